@@ -1,0 +1,54 @@
+PY := .venv/bin/python
+STAMP := .venv/.installed
+PROMPT ?= Name three birds that fly far.
+PIP := $(PY) -m pip --disable-pip-version-check
+
+.PHONY: help run test check dev protos fmt lint types arch bench gpu
+.DEFAULT_GOAL := help
+
+help:    ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/  /'
+
+run: $(STAMP)  ## a whole cluster on this machine, and an answer (ONCE=1 to exit after it, PROMPT="...", RAW=1)
+	@.venv/bin/crowfly up --ask "$$PROMPT" $(if $(RAW),--raw) $(if $(ONCE),--once)
+
+test: $(STAMP)  ## the whole test suite (no GPU needed)
+	@.venv/bin/crowfly model pull smollm2
+	$(PY) -m pytest
+
+check: lint types arch test  ## everything CI runs
+
+dev: $(STAMP)  ## .venv with everything installed editable
+
+protos: $(STAMP)  ## regenerate the stubs in src/ from protos/
+	.venv/bin/buf lint
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) -m grpc_tools.protoc -I protos --python_out=src --grpc_python_out=src --mypy_out=src --mypy_grpc_out=src protos/crowfly/*/*.proto
+	rm -rf .mypy_cache
+
+fmt: $(STAMP)  ## format the code
+	.venv/bin/ruff format . && .venv/bin/ruff check --fix .
+
+lint: $(STAMP)  ## format and lint, without changing anything
+	.venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/buf lint
+
+types: $(STAMP)  ## mypy --strict
+	.venv/bin/mypy
+
+arch: $(STAMP)  ## who may import whom
+	.venv/bin/lint-imports
+
+bench: $(STAMP)  ## every benchmark; results into benchmarks/results/
+	$(PY) -m benchmarks
+
+gpu: $(STAMP)  ## what needs a CUDA device
+	$(PY) -m pytest tests/gpu -m gpu
+
+export PROMPT
+
+# Debian's python3 has no ensurepip until python3-venv is installed, so pip comes from outside.
+$(STAMP): pyproject.toml constraints.txt
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "crowfly needs Python 3.11 or newer: apt-get install python3.11"; exit 2; }
+	@test -x $(PY) || { python3 -m venv --without-pip .venv && python3 -m pip --disable-pip-version-check --python $(PY) install -q 'pip>=25.1'; } || { echo "No pip for python3: apt-get install python3-pip, or 'python3 -m ensurepip'"; exit 2; }
+	@echo "Installing into .venv (the first time this takes a few minutes)"
+	@$(PIP) install --progress-bar on -q -c constraints.txt -e '.[local]' --group dev
+	@touch $(STAMP)

@@ -1,0 +1,46 @@
+"""What the wiring of every service shares: logs, signals, and saying that it is ready."""
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import Mapping
+
+
+def configure_logging() -> None:
+    """One line per event on stderr; prompts, tickets and keys are never logged."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s %(levelname).1s %(name)s: %(message)s",
+    )
+
+
+def announce(service: str, facts: Mapping[str, object]) -> None:
+    """Tell whoever started this process that it serves: one JSON line on stdout."""
+    sys.stdout.write(json.dumps({"service": service, **facts}) + "\n")
+    sys.stdout.flush()
+
+
+class Stop:
+    """The signals that end a service.
+
+    SIGTERM asks it to drain; a second SIGTERM, or SIGINT, to stop at once.
+    """
+
+    def __init__(self) -> None:
+        self.drain = asyncio.Event()
+        self.now = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+
+    def _terminate(self) -> None:
+        if self.drain.is_set():
+            self.now.set()
+        self.drain.set()
+
+    def _interrupt(self) -> None:
+        self.drain.set()
+        self.now.set()
