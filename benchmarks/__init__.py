@@ -1,0 +1,1 @@
+"""One command each: `python -m benchmarks.NAME --json FILE`; `python -m benchmarks` runs all."""

@@ -1,0 +1,58 @@
+"""`crowfly ask`: the answer on stdout as it comes, how it came about on stderr."""
+
+import argparse
+import asyncio
+import sys
+import time
+
+from crowfly.client import AutoTuneSession, Stream
+from crowfly.errors import CrowflyError
+from crowfly.v1 import common_pb2
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        asyncio.run(_ask(arguments))
+    except CrowflyError as error:
+        print(f"crowfly ask: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+async def _ask(arguments: argparse.Namespace) -> None:
+    async with AutoTuneSession(arguments.dispatcher, tuning_profile=arguments.profile) as session:
+        if arguments.wait:
+            await session.wait_until_served(arguments.wait)
+        started = time.monotonic()
+        async with await _stream(session, arguments) as stream:
+            placed_ms = (time.monotonic() - started) * 1e3
+            async for delta in stream:
+                print(delta.text, end="", flush=True)
+        print(flush=True)
+        print(_summary(stream, placed_ms), file=sys.stderr)
+
+
+async def _stream(session: AutoTuneSession, arguments: argparse.Namespace) -> Stream:
+    options = {"max_tokens": arguments.max_tokens}
+    if arguments.model:
+        options["model"] = arguments.model
+    if arguments.raw:
+        return await session.stream(arguments.prompt, **options)
+    return await session.stream_chat([{"role": "user", "content": arguments.prompt}], **options)
+
+
+def _summary(stream: Stream, placed_ms: float) -> str:
+    usage, placement = stream.usage, stream.placement
+    assert usage is not None
+    decode_ms = usage.total_ms - usage.ttft_ms
+    rate = f"{(usage.completion_tokens - 1) / decode_ms * 1e3:.0f} tokens/s, " if decode_ms else ""
+    precision = common_pb2.Precision.Name(usage.precision).removeprefix("PRECISION_").lower()
+    kernel = common_pb2.KernelRung.Name(usage.kernel).removeprefix("KERNEL_RUNG_").lower()
+    return (
+        f"[{usage.prompt_tokens} + {usage.completion_tokens} tokens, {stream.finish_reason}; "
+        f"{rate}first token {usage.ttft_ms:.0f} ms (predicted {placement.predicted_ttft_ms:.0f}); "
+        f"placed in {placed_ms:.1f} ms on {usage.worker_id} at {placement.worker_address}, "
+        f"{precision}, {kernel} kernels, fragmentation {usage.memory_fragmentation_score:.2f}]"
+    )

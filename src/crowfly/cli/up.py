@@ -1,0 +1,134 @@
+"""`crowfly up`: a whole cluster on this machine, until Ctrl-C."""
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+
+from rich.console import Console
+
+from crowfly import address, wire
+from crowfly.cli.cluster import LocalCluster, Service, StartError, command
+from crowfly.cli.model import pull_with_bar
+from crowfly.cli.scratch import scratch_folder
+from crowfly.model_pull import PullError
+from crowfly.models import CATALOGUE, folder
+from crowfly.store.embedded import EtcdError
+
+_WAIT_SECONDS = 60  # until the dispatcher has seen the workers
+_INTERRUPTED = 130
+_console = Console(stderr=True, highlight=False)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        if arguments.model in CATALOGUE:
+            pull_with_bar(CATALOGUE[arguments.model])
+        folder(arguments.model)
+        with scratch_folder() as scratch:
+            cluster = LocalCluster(
+                folder=scratch,
+                model=arguments.model,
+                workers=arguments.workers,
+                precision=arguments.precision,
+                listen=_listen(arguments.once),
+                store=os.environ.get("CROWFLY_STORE"),
+                on_ready=_show,
+            )
+            return asyncio.run(_serve(cluster, arguments))
+    except (PullError, FileNotFoundError, StartError, EtcdError) as error:
+        _console.print(f"crowfly up: {error}", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def _listen(once: bool) -> str:
+    """One answer needs no fixed port; a cluster that stays does, and says so if it is taken."""
+    told = os.environ.get("CROWFLY_LISTEN", wire.DISPATCHER)
+    if once and "CROWFLY_LISTEN" not in os.environ:
+        return "127.0.0.1:0"
+    wanted = address.parse(told)
+    family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((wanted.host, wanted.port))
+        except OSError as error:
+            raise StartError(
+                f"{told}: {error.strerror}. Is another cluster up? Stop it, or choose another "
+                "address with CROWFLY_LISTEN=127.0.0.1:PORT"
+            ) from None
+    return told
+
+
+async def _serve(cluster: LocalCluster, arguments: argparse.Namespace) -> int:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(sign, stopped.set)
+    work = asyncio.create_task(_run(cluster, arguments))
+    until = asyncio.create_task(stopped.wait())
+    await asyncio.wait((work, until), return_when=asyncio.FIRST_COMPLETED)
+    until.cancel()
+    if not work.done():
+        _console.print("stopping")
+        work.cancel()
+    try:
+        return await work
+    except asyncio.CancelledError:
+        return _INTERRUPTED
+
+
+async def _run(cluster: LocalCluster, arguments: argparse.Namespace) -> int:
+    starting = f"starting etcd, topology, {cluster.workers} workers, dispatcher"
+    with _console.status(starting) as status:
+        async with cluster:
+            status.stop()
+            if arguments.ask is not None:
+                code = await _ask(cluster, arguments)
+                if arguments.once:
+                    return code
+            await _keep_serving(cluster)
+            return 1
+
+
+async def _ask(cluster: LocalCluster, arguments: argparse.Namespace) -> int:
+    raw = ["--raw"] if arguments.raw else []
+    _console.print(f"> {arguments.ask}", style="bold", markup=False)
+    where = ["--dispatcher", cluster.services["dispatcher"].address, "--wait", str(_WAIT_SECONDS)]
+    asking = await asyncio.create_subprocess_exec(
+        *command("ask", *raw, *where, "--", arguments.ask)
+    )
+    try:
+        return await asking.wait()
+    finally:
+        if asking.returncode is None:
+            asking.kill()
+            await asking.wait()
+
+
+async def _keep_serving(cluster: LocalCluster) -> None:
+    where = cluster.services["dispatcher"].address
+    _console.print(f"serving: crowfly ask --dispatcher {where} 'your question'   (Ctrl-C stops)")
+    _console.print(f"logs: {cluster.folder}")
+    async with asyncio.TaskGroup() as group:
+        for service in cluster.services.values():
+            group.create_task(_report_end(service))
+
+
+async def _report_end(service: Service) -> None:
+    code = await service.process.wait()
+    _console.print(f"{service.name} ended with exit code {code}: see {service.log}")
+
+
+def _show(service: Service) -> None:
+    facts = ", ".join(
+        f"{key} {value}"
+        for key, value in service.facts.items()
+        if key not in ("service", "address")
+    )
+    _console.print(
+        f"{service.name:<10} {service.address:<21} {service.seconds:5.1f} s   {facts}", markup=False
+    )

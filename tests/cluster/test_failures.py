@@ -1,0 +1,157 @@
+"""Whatever dies, nothing else is hurt."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from crowfly import AutoTuneSession, Completion, Stream, Unavailable, wire
+from crowfly.cli.cluster import LocalCluster
+from crowfly.store import Store, StoreError, open_store
+
+pytestmark = pytest.mark.cluster
+READY_SECONDS = 30
+PROMPT = [97, 98, 99]
+
+
+def address(cluster: LocalCluster) -> str:
+    return cluster.services["dispatcher"].address
+
+
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float) -> None:
+    async with asyncio.timeout(seconds):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.02)
+
+
+async def started(session: AutoTuneSession, count: int, max_tokens: int) -> list[Stream]:
+    """Streams that have all had their first token, and are far from their last."""
+    streams = [await session.stream([*PROMPT, n], max_tokens=max_tokens) for n in range(count)]
+    await asyncio.gather(*(anext(stream) for stream in streams))
+    return streams
+
+
+async def rest(stream: Stream) -> list[int]:
+    return [token async for delta in stream for token in delta.token_ids]
+
+
+def test_running_streams_outlive_the_dispatcher(start_cluster) -> None:
+    async def scenario() -> None:
+        async with start_cluster() as cluster, AutoTuneSession(address(cluster)) as session:
+            await session.wait_until_served(READY_SECONDS)
+            whole = [await session.complete([*PROMPT, n], max_tokens=400) for n in range(8)]
+            streams = await started(session, 8, max_tokens=400)
+            cluster.services["dispatcher"].process.kill()
+            await cluster.services["dispatcher"].process.wait()
+            tails = await asyncio.gather(*(rest(stream) for stream in streams))
+            for tail, stream, expected in zip(tails, streams, whole, strict=True):
+                assert tuple(tail) == expected.token_ids[-len(tail) :]
+                assert stream.usage is not None
+                assert stream.usage.completion_tokens == len(expected.token_ids)
+
+    asyncio.run(scenario())
+
+
+def test_a_killed_workers_streams_end_with_a_clear_error_and_the_other_serves(
+    start_cluster,
+) -> None:
+    async def scenario() -> None:
+        async with start_cluster() as cluster, AutoTuneSession(address(cluster)) as session:
+            await session.wait_until_served(READY_SECONDS)
+            streams = await started(session, 4, max_tokens=400)
+            victim = next(
+                service
+                for service in cluster.services.values()
+                if service.facts.get("worker_id") == streams[0].placement.worker_id
+            )
+            victim.process.kill()
+            async with asyncio.timeout(5):
+                ends = await asyncio.gather(*(rest(s) for s in streams), return_exceptions=True)
+            for stream, end in zip(streams, ends, strict=True):
+                if stream.placement.worker_id == victim.facts["worker_id"]:
+                    assert isinstance(end, Unavailable)
+                    assert str(victim.facts["worker_id"]) in str(end)
+                else:
+                    assert isinstance(end, list)
+            answers: list[Completion] = []
+
+            async def placed_elsewhere() -> bool:
+                answers.append(await session.complete(PROMPT, max_tokens=4))
+                return True
+
+            await until(placed_elsewhere, 5)
+            assert answers[0].usage.worker_id != victim.facts["worker_id"]
+
+    asyncio.run(scenario())
+
+
+async def registered(store: Store) -> int:
+    try:
+        return len(await store.read(wire.WORKERS)) + len(await store.read(wire.NODES))
+    except StoreError:
+        return 0
+
+
+def etcd_pid(store: str) -> int:
+    """The pid of the etcd that listens on `store`, by its own command line."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                arguments = file.read().split(b"\0")
+        except FileNotFoundError:
+            continue
+        if any(a.endswith(b"etcd") for a in arguments[:1]) and any(
+            store.encode() in a for a in arguments
+        ):
+            return int(pid)
+    raise AssertionError(f"no etcd on {store}")
+
+
+def test_etcd_may_die_under_traffic(start_cluster) -> None:
+    async def scenario() -> None:
+        async with start_cluster() as cluster, AutoTuneSession(address(cluster)) as session:
+            await session.wait_until_served(READY_SECONDS)
+            assert cluster.store is not None
+            expected = await session.complete(PROMPT, max_tokens=400)
+            streams = await started(session, 4, max_tokens=400)
+            os.kill(etcd_pid(cluster.store), signal.SIGKILL)
+            answer = await session.complete(PROMPT, max_tokens=400)  # the last map serves
+            assert answer.token_ids == expected.token_ids
+            await asyncio.gather(*(rest(stream) for stream in streams))
+            store = open_store(cluster.store)
+            try:
+
+                async def all_back() -> bool:
+                    return await registered(store) == 3  # two workers and the node
+
+                await until(all_back, 15)
+            finally:
+                await store.close()
+            answer = await session.complete(PROMPT, max_tokens=400)
+            assert answer.token_ids == expected.token_ids
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_told_to_end_finishes_its_streams_first(start_cluster) -> None:
+    async def scenario() -> None:
+        async with start_cluster() as cluster, AutoTuneSession(address(cluster)) as session:
+            await session.wait_until_served(READY_SECONDS)
+            expected = [await session.complete([*PROMPT, n], max_tokens=400) for n in range(2)]
+            streams = await started(session, 2, max_tokens=400)
+            draining = cluster.services["worker-1"]
+            draining.process.terminate()
+            ended = await asyncio.gather(*(rest(stream) for stream in streams))
+            for tail, whole in zip(ended, expected, strict=True):
+                assert tuple(tail) == whole.token_ids[-len(tail) :]
+            async with asyncio.timeout(10):
+                assert await draining.process.wait() == 0
+            for _ in range(4):
+                answer = await session.complete(PROMPT, max_tokens=4)
+                assert answer.usage.worker_id != draining.facts["worker_id"]
+
+    asyncio.run(scenario())
