@@ -59,7 +59,7 @@ def _folder(sha256: str) -> Path:
 
 def _from_disk(sha256: str) -> Tokenizer | None:
     try:
-        texts = [(_folder(sha256) / name).read_text("utf-8") for name in _FILES]
+        texts = [(_folder(sha256) / name).read_bytes().decode() for name in _FILES]
     except OSError:
         return None
     tokenizer = Tokenizer(*texts)
@@ -75,7 +75,7 @@ def _to_disk(sha256: str, *texts: str) -> None:
             made = Path(scratch) / sha256
             made.mkdir()
             for name, text in zip(_FILES, texts, strict=True):
-                (made / name).write_text(text, "utf-8")
+                (made / name).write_bytes(text.encode())
             made.rename(target)
     except OSError:
         return
