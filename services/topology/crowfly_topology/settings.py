@@ -1,0 +1,23 @@
+"""What can be set of the agent."""
+
+import socket
+from dataclasses import dataclass, field
+
+from crowfly import address, wire
+from crowfly.settings import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class TopologySettings:
+    store: str = wire.STORE
+    node: str = field(default_factory=socket.gethostname)  # the same for this node's workers
+    listen: str = "127.0.0.1:0"  # for the reports of this node's workers
+    advertise: str | None = None  # where they reach it, if not at `listen`
+
+    def __post_init__(self) -> None:
+        if not self.node or "/" in self.node:
+            raise SettingsError(f"CROWFLY_NODE={self.node!r} must be a name without '/'")
+        try:
+            address.advertised(self.listen, address.parse(self.listen).port, self.advertise)
+        except ValueError as error:
+            raise SettingsError(f"CROWFLY_LISTEN or CROWFLY_ADVERTISE: {error}") from None
