@@ -1,0 +1,78 @@
+"""Wiring of a worker: `python -m crowfly_worker`."""
+
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from crowfly import models
+from crowfly.service import Stop, announce, configure_logging
+from crowfly.settings import SettingsError, read_or_exit
+from crowfly.store import open_store
+from crowfly.tokenizer import Tokenizer
+from crowfly.v1 import common_pb2
+from crowfly_worker.engine.build import load_engine
+from crowfly_worker.engine.port import Engine
+from crowfly_worker.loading import describe, log_progress
+from crowfly_worker.settings import WorkerSettings
+from crowfly_worker.worker import Worker, serve
+
+_log = logging.getLogger("crowfly_worker")
+
+
+def main() -> int:
+    configure_logging()
+    settings = read_or_exit(WorkerSettings)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while loading: end at once, without a trace
+    try:
+        folder = models.folder(settings.model)
+        tokenizer, engine = _load(folder, settings)
+    except (OSError, ValueError, RuntimeError) as error:  # torch's want of memory is the last
+        sys.stderr.write(f"cannot serve model {settings.model!r}: {error}\n")
+        return 1
+    try:
+        uvloop.run(_run(engine, tokenizer, folder.name, settings))
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+def _load(folder: Path, settings: WorkerSettings) -> tuple[Tokenizer, Engine]:
+    tokenizer = Tokenizer.from_folder(folder)
+    engine = load_engine(
+        folder,
+        precision=settings.precision,
+        threads=settings.threads,
+        progress=log_progress(folder.name),
+    )
+    _log.info("%s", describe(engine.facts, engine.load()))
+    return tokenizer, engine
+
+
+async def _run(engine: Engine, tokenizer: Tokenizer, model: str, settings: WorkerSettings) -> None:
+    stop = Stop()
+    store = open_store(settings.store)
+    try:
+        async with serve(engine, tokenizer, model, settings, store) as worker:
+            _announce(worker)
+            await stop.drain.wait()
+            _log.info(
+                "draining: %d streams, %d claims", len(worker.router), len(worker.reservations)
+            )
+            await worker.drain(settings.drain_seconds, stop.now)
+    finally:
+        await store.close()
+
+
+def _announce(worker: Worker) -> None:
+    told = worker.registration
+    precision = common_pb2.Precision.Name(told.precision).removeprefix("PRECISION_").lower()
+    facts = {"worker_id": told.worker_id, "model": told.model.name, "precision": precision}
+    announce("worker", {"address": told.address, **facts})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

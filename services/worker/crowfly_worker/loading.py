@@ -1,0 +1,41 @@
+"""What a person who starts a worker reads: how far it is, and what it chose by itself."""
+
+import logging
+from collections.abc import Callable
+
+from crowfly_worker.engine.port import EngineFacts, EngineLoad
+
+_log = logging.getLogger(__name__)
+
+
+def log_progress(model: str) -> Callable[[int, int], None]:
+    """For `load_engine`: one line per tenth of the tensors."""
+    told = 0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal told
+        if done * 10 // total > told:
+            told = done * 10 // total
+            _log.info("loading %s: %d %%", model, told * 10)
+
+    return progress
+
+
+def describe(facts: EngineFacts, load: EngineLoad) -> str:
+    """One line: precision, memory, rates."""
+    mib = facts.total_pages * facts.page_bytes / (1 << 20)
+    return (
+        f"{facts.precision} on the {facts.kernel} rung; KV arena {mib:.0f} MiB = "
+        f"{facts.total_pages} pages of {facts.page_tokens} tokens; context "
+        f"{facts.context_tokens} tokens; {_rates(load)}"
+    )
+
+
+def _rates(load: EngineLoad) -> str:
+    if load.prefill_tokens_per_s is None or load.step_base_ms is None:
+        return "rates not measured yet"
+    per_sequence = load.step_per_sequence_ms or 0.0
+    return (
+        f"prefill {load.prefill_tokens_per_s:.0f} tokens/s, "
+        f"step {load.step_base_ms:.1f} ms + {per_sequence:.1f} ms per sequence"
+    )

@@ -1,0 +1,99 @@
+"""Token streams: a ticket comes in, what the engine makes goes out, and a cut stops the work."""
+
+import asyncio
+import logging
+import secrets
+import time
+
+import grpc
+
+from crowfly.errors import InvalidRequest, Unavailable
+from crowfly.tokenizer import Tokenizer
+from crowfly.v1 import worker_pb2
+from crowfly_worker import bounds
+from crowfly_worker.answer import Answer
+from crowfly_worker.bounds import Order
+from crowfly_worker.changes import Changes
+from crowfly_worker.engine.port import Engine
+from crowfly_worker.reservations import Reservations
+from crowfly_worker.router import Router, Stream
+
+Context = grpc.aio.ServicerContext[worker_pb2.GenerateRequest, worker_pb2.GenerateResponse]
+
+# A caller's own clock ends its call a little before ours does.
+_DEADLINE_SLACK_SECONDS = 0.1
+
+_log = logging.getLogger(__name__)
+
+
+class Streams:
+    """Serves `Generate`."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        reservations: Reservations,
+        router: Router,
+        changes: Changes,
+    ) -> None:
+        self._worker_id = worker_id
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._reservations = reservations
+        self._router = router
+        self._changes = changes
+
+    async def generate(self, request: worker_pb2.GenerateRequest, context: Context) -> None:
+        """Raises `InvalidTicket`, `InvalidRequest`, `InternalError` if the engine failed, and
+        `Unavailable` if the worker stops first. However it ends, the claim is given back."""
+        admitted_at = time.monotonic()
+        order = self._reservations.take(request.ticket)
+        stream = self._submit(order, request)
+        answer = Answer(order, self._tokenizer.detokenizer(), admitted_at)
+        cause = "the connection broke"
+        try:
+            await self._relay(stream, answer, context)
+        except asyncio.CancelledError:
+            cause = _cause(context)
+            raise
+        except Unavailable:
+            cause = "the worker stops"
+            raise
+        finally:
+            if not stream.ended:
+                self._engine.cancel(order.reservation_id)
+                _log.info("cut %s after %d tokens: %s", order.request_id, answer.tokens, cause)
+            self._router.leave(order.reservation_id)
+
+    def _submit(self, order: Order, request: worker_pb2.GenerateRequest) -> Stream:
+        try:
+            prompt = bounds.prompt(request.prompt_token_ids, order, self._engine.facts)
+            seed = secrets.randbits(64)
+            sampling = bounds.sampling(request.sampling, seed, self._engine.facts)
+        except InvalidRequest:
+            self._engine.release(order.reservation_id)
+            self._changes.notify()
+            raise
+        self._engine.submit(order.reservation_id, prompt, sampling)
+        return self._router.open(order.reservation_id)
+
+    async def _relay(self, stream: Stream, answer: Answer, context: Context) -> None:
+        while True:
+            arrival = await stream.next()
+            response = answer.add(arrival)
+            if arrival.event.finish:
+                finish = answer.finish(arrival, self._engine, self._worker_id)
+                response.finish.CopyFrom(finish)
+                await context.write(response)
+                return
+            if response.token_ids:
+                await context.write(response)
+
+
+def _cause(context: Context) -> str:
+    remaining: float | None = context.time_remaining()  # typed as if every call had a deadline
+    if remaining is not None and remaining < _DEADLINE_SLACK_SECONDS:
+        return "its deadline passed"
+    return "the caller left"
