@@ -5,6 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
+import torch
 import uvloop
 
 from crowfly import models
@@ -48,7 +49,7 @@ def _load(folder: Path, settings: WorkerSettings) -> tuple[Tokenizer, Engine]:
         threads=settings.threads,
         progress=log_progress(folder.name),
     )
-    _log.info("%s", describe(engine.facts, engine.load()))
+    _log.info("%s", describe(engine.facts, engine.load(), torch.get_num_threads()))
     return tokenizer, engine
 
 

@@ -21,11 +21,11 @@ def log_progress(model: str) -> Callable[[int, int], None]:
     return progress
 
 
-def describe(facts: EngineFacts, load: EngineLoad) -> str:
-    """One line: precision, memory, rates."""
+def describe(facts: EngineFacts, load: EngineLoad, threads: int) -> str:
+    """One line: precision, CPU threads, memory, rates."""
     mib = facts.total_pages * facts.page_bytes / (1 << 20)
     return (
-        f"{facts.precision} on the {facts.kernel} rung; KV arena {mib:.0f} MiB = "
+        f"{facts.precision} on the {facts.kernel} rung, {threads} CPU threads; KV arena {mib:.0f} MiB = "
         f"{facts.total_pages} pages of {facts.page_tokens} tokens; context "
         f"{facts.context_tokens} tokens; {_rates(load)}"
     )
