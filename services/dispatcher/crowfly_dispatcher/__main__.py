@@ -1,0 +1,97 @@
+"""Wiring of the dispatcher: settings, store, links, server, signals."""
+
+import asyncio
+import secrets
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import uvloop
+
+from crowfly import address, wire
+from crowfly.address import Address
+from crowfly.service import Stop, announce, configure_logging
+from crowfly.settings import SettingsError, read_or_exit
+from crowfly.store import Store, open_store
+from crowfly.v1 import dispatcher_pb2_grpc
+from crowfly_dispatcher.cluster import Cluster
+from crowfly_dispatcher.links import Links
+from crowfly_dispatcher.map import WATCHED, follow
+from crowfly_dispatcher.placing import Placing
+from crowfly_dispatcher.service import DispatcherService
+from crowfly_dispatcher.settings import DispatcherSettings
+
+# A placement takes a few milliseconds, and at worst three unanswered claims of a second.
+FINISH_SECONDS = 2.0
+
+
+@asynccontextmanager
+async def serve(store: Store, listen: str) -> AsyncIterator[Address]:
+    """Serve inside the block, at the address that it is given; at its end, calls in flight get
+    `FINISH_SECONDS` to finish.
+
+    Raises `OSError` if it cannot listen there.
+    """
+    server = grpc.aio.server(options=wire.SERVER_OPTIONS)
+    port = _bind(server, listen)
+    cluster = Cluster(WATCHED)
+    async with asyncio.TaskGroup() as group:
+        links = Links(group, secrets.token_hex(8), cluster)
+        service = DispatcherService(cluster, Placing(cluster, links))
+        dispatcher_pb2_grpc.add_DispatcherServiceServicer_to_server(service, server)
+        following = group.create_task(follow(store, cluster, links), name="map")
+        await server.start()
+        try:
+            yield Address(address.parse(listen).host, port)
+        finally:
+            await server.stop(FINISH_SECONDS)
+            following.cancel()
+            await asyncio.wait((following,))  # an event on its way may still start a link
+            links.stop()
+
+
+def _bind(server: grpc.aio.Server, listen: str) -> int:
+    at = address.parse(listen)
+    family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
+    try:  # a plain socket says what is wrong; gRPC says that something is
+        socket.create_server((at.host, at.port), family=family).close()
+        return server.add_insecure_port(str(at))
+    except (OSError, RuntimeError) as error:
+        raise OSError(f"cannot listen on {listen}: {error}") from error
+
+
+def _open_store(endpoints: str) -> Store:
+    try:
+        return open_store(endpoints)
+    except ValueError as error:
+        raise SettingsError(f"CROWFLY_STORE: {error}") from None
+
+
+async def _run(settings: DispatcherSettings) -> None:
+    stop = Stop()
+    store = _open_store(settings.store)
+    try:
+        async with serve(store, settings.listen) as at:
+            announce("dispatcher", {"address": str(at)})
+            await stop.drain.wait()
+    finally:
+        await store.close()
+
+
+def main() -> None:
+    settings = read_or_exit(DispatcherSettings)
+    configure_logging()
+    try:
+        uvloop.run(_run(settings))
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)
+    except OSError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
