@@ -42,6 +42,8 @@ class AgentLink:
                 self._say(f"{type(error).__name__}: {error}")
             except grpc.aio.AioRpcError as error:
                 self._say(f"{error.code().name}: {error.details()}")
+            if _asked_to_stop():  # grpc.aio loses a cancellation that meets a call's own end
+                raise asyncio.CancelledError
             await asyncio.sleep(self._retry_seconds)
             self._retry_seconds = min(2 * self._retry_seconds, _LAST_RETRY_SECONDS)
 
@@ -83,3 +85,8 @@ class AgentLink:
         if reason != self._away:
             _log.info("the node's agent is away, serving goes on: %s", reason)
             self._away = reason
+
+
+def _asked_to_stop() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -7,7 +7,7 @@ import time
 
 import grpc
 
-from crowfly.errors import InvalidRequest, Unavailable
+from crowfly.errors import Unavailable
 from crowfly.tokenizer import Tokenizer
 from crowfly.v1 import worker_pb2
 from crowfly_worker import bounds
@@ -72,11 +72,11 @@ class Streams:
             prompt = bounds.prompt(request.prompt_token_ids, order, self._engine.facts)
             seed = secrets.randbits(64)
             sampling = bounds.sampling(request.sampling, seed, self._engine.facts)
-        except InvalidRequest:
+            self._engine.submit(order.reservation_id, prompt, sampling)
+        except Exception:
             self._engine.release(order.reservation_id)
             self._changes.notify()
             raise
-        self._engine.submit(order.reservation_id, prompt, sampling)
         return self._router.open(order.reservation_id)
 
     async def _relay(self, stream: Stream, answer: Answer, context: Context) -> None:

@@ -243,12 +243,12 @@ class Dispatcher:
         raise AssertionError(f"the control stream ended: {await self._call.details()}")
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+@dataclass(frozen=True)
+class Serving:
     """A worker that serves, and its callers' side."""
 
     worker: Worker
-    engine: ScriptedEngine
+    engine: Engine
     store: Store
     stub: "worker_pb2_grpc.WorkerServiceAsyncStub"
     _tickets: Iterator[int] = field(default_factory=itertools.count)
@@ -273,21 +273,36 @@ class Served:
         await dispatcher.done_writing()
         return ticket
 
-    async def idle(self) -> None:
+    async def idle(self, seconds: float = WAIT_SECONDS) -> None:
         """Returns when the engine and both books are as they were at the start."""
         load = self.engine.load
         await self.eventually(
-            lambda: not load().running and not load().claimed and not self.worker.router
+            lambda: not load().running and not load().claimed and not self.worker.router, seconds
         )
         assert load().free_pages == self.engine.facts.total_pages
         self.worker.reservations.check()
 
-    async def eventually(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(WAIT_SECONDS):
+    async def eventually(
+        self, condition: Callable[[], bool], seconds: float = WAIT_SECONDS
+    ) -> None:
+        async with asyncio.timeout(seconds):
             while True:
                 if condition():
                     return
                 await asyncio.sleep(0.001)
+
+
+@dataclass(frozen=True)
+class Served(Serving):
+    """One whose every step the test allows."""
+
+    engine: ScriptedEngine
+
+
+class ServeEngine(Protocol):
+    def __call__(
+        self, engine: Engine, tokenizer: Tokenizer
+    ) -> AbstractAsyncContextManager[Serving]: ...
 
 
 class ServeScripted(Protocol):
@@ -311,19 +326,43 @@ def byte_tokenizer() -> Tokenizer:
 
 
 @pytest.fixture
+def scripted_engine() -> type[ScriptedEngine]:
+    return ScriptedEngine
+
+
+@pytest.fixture
+def serve_engine() -> ServeEngine:
+    """`async with serve_engine(engine, tokenizer) as serving`."""
+
+    @asynccontextmanager
+    async def start(engine: Engine, tokenizer: Tokenizer) -> AsyncIterator[Serving]:
+        store = MemoryStore()
+        async with _serving(engine, tokenizer, store) as (worker, stub):
+            yield Serving(worker, engine, store, stub)
+
+    return start
+
+
+@pytest.fixture
 def serve_scripted(byte_tokenizer: Tokenizer) -> ServeScripted:
     """`async with serve_scripted() as served`."""
 
     @asynccontextmanager
     async def start(store: Store | None = None) -> AsyncIterator[Served]:
-        engine = ScriptedEngine()
-        port: Engine = engine
-        kept = store or MemoryStore()
-        async with (
-            serve(port, byte_tokenizer, "scripted", WorkerSettings(node="n"), kept) as worker,
-            grpc.aio.insecure_channel(worker.registration.address) as channel,
-        ):
-            stub = worker_pb2_grpc.WorkerServiceStub(channel)
+        engine, kept = ScriptedEngine(), store or MemoryStore()
+        async with _serving(engine, byte_tokenizer, kept) as (worker, stub):
             yield Served(worker, engine, kept, stub)
 
     return start
+
+
+@asynccontextmanager
+async def _serving(
+    engine: Engine, tokenizer: Tokenizer, store: Store
+) -> AsyncIterator[tuple[Worker, "worker_pb2_grpc.WorkerServiceAsyncStub"]]:
+    settings = WorkerSettings(node="n")
+    async with (
+        serve(engine, tokenizer, "scripted", settings, store) as worker,
+        grpc.aio.insecure_channel(worker.registration.address) as channel,
+    ):
+        yield worker, worker_pb2_grpc.WorkerServiceStub(channel)
