@@ -13,7 +13,7 @@ import uvloop
 from crowfly import address, wire
 from crowfly.address import Address
 from crowfly.service import Stop, announce, configure_logging
-from crowfly.settings import SettingsError, read_or_exit
+from crowfly.settings import read_or_exit
 from crowfly.store import Store, open_store
 from crowfly.v1 import dispatcher_pb2_grpc
 from crowfly_dispatcher.cluster import Cluster
@@ -62,16 +62,9 @@ def _bind(server: grpc.aio.Server, listen: str) -> int:
         raise OSError(f"cannot listen on {listen}: {error}") from error
 
 
-def _open_store(endpoints: str) -> Store:
-    try:
-        return open_store(endpoints)
-    except ValueError as error:
-        raise SettingsError(f"CROWFLY_STORE: {error}") from None
-
-
 async def _run(settings: DispatcherSettings) -> None:
     stop = Stop()
-    store = _open_store(settings.store)
+    store = open_store(settings.store)
     try:
         async with serve(store, settings.listen) as at:
             announce("dispatcher", {"address": str(at)})
@@ -85,9 +78,6 @@ def main() -> None:
     configure_logging()
     try:
         uvloop.run(_run(settings))
-    except SettingsError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(2)
     except OSError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(1)
