@@ -125,17 +125,20 @@ class RangeRequest(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     RANGE_END_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     range_end: _builtins.bytes
+    revision: _builtins.int
     def __init__(
         self,
         *,
         key: _builtins.bytes = ...,
         range_end: _builtins.bytes = ...,
+        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "range_end", b"range_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "range_end", b"range_end", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -391,22 +394,41 @@ class WatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CREATE_REQUEST_FIELD_NUMBER: _builtins.int
+    PROGRESS_REQUEST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def create_request(self) -> Global___WatchCreateRequest: ...
+    @_builtins.property
+    def progress_request(self) -> Global___WatchProgressRequest: ...
     def __init__(
         self,
         *,
         create_request: Global___WatchCreateRequest | None = ...,
+        progress_request: Global___WatchProgressRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_request", b"create_request", "request_union", b"request_union"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_request", b"create_request", "progress_request", b"progress_request", "request_union", b"request_union"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_request", b"create_request", "request_union", b"request_union"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_request", b"create_request", "progress_request", b"progress_request", "request_union", b"request_union"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request_union: _TypeAlias = _typing.Literal["create_request"]  # noqa: Y015
+    _WhichOneofReturnType_request_union: _TypeAlias = _typing.Literal["create_request", "progress_request"]  # noqa: Y015
     _WhichOneofArgType_request_union: _TypeAlias = _typing.Literal["request_union", b"request_union"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request_union) -> _WhichOneofReturnType_request_union | None: ...
 
 Global___WatchRequest: _TypeAlias = WatchRequest  # noqa: Y015
+
+@_typing.final
+class WatchProgressRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchProgressRequest: _TypeAlias = WatchProgressRequest  # noqa: Y015
 
 @_typing.final
 class WatchCreateRequest(_message.Message):
@@ -415,12 +437,10 @@ class WatchCreateRequest(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     RANGE_END_FIELD_NUMBER: _builtins.int
     START_REVISION_FIELD_NUMBER: _builtins.int
-    PROGRESS_NOTIFY_FIELD_NUMBER: _builtins.int
     FRAGMENT_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     range_end: _builtins.bytes
     start_revision: _builtins.int
-    progress_notify: _builtins.bool
     fragment: _builtins.bool
     def __init__(
         self,
@@ -428,12 +448,11 @@ class WatchCreateRequest(_message.Message):
         key: _builtins.bytes = ...,
         range_end: _builtins.bytes = ...,
         start_revision: _builtins.int = ...,
-        progress_notify: _builtins.bool = ...,
         fragment: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment", "key", b"key", "progress_notify", b"progress_notify", "range_end", b"range_end", "start_revision", b"start_revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment", "key", b"key", "range_end", b"range_end", "start_revision", b"start_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
