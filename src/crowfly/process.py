@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import IO
 
 _PR_SET_PDEATHSIG = 1
@@ -52,5 +53,6 @@ async def stop(process: asyncio.subprocess.Process, sign: signal.Signals, second
         async with asyncio.timeout(seconds):
             await process.wait()
     except TimeoutError:
-        process.kill()
+        with suppress(ProcessLookupError):  # it ended in this very moment
+            process.kill()
         await process.wait()
