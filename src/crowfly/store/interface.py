@@ -6,11 +6,12 @@
           ── swap(key, old, new)     compare and set, create or delete
           ── lease(seconds)          keys that vanish with their owner
 
-Keys are text, values bytes. Every call is bounded in time and raises `StoreError` when the store
-does not answer or refuses; `watch` and `Lease` never raise for that: they come back by themselves.
+Keys are text, values bytes, and a prefix is not empty. Every call is bounded in time and raises
+`StoreError` when the store does not answer or refuses. `watch` never raises for that, and a lease
+comes back by itself.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,8 +22,9 @@ class StoreError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that stands under the prefix. Comes first, and again whenever changes may have been
-    missed (the history was compacted, or the store lost its data): forget everything else."""
+    """All that stands under the prefix. Comes before any `Change`, and again whenever changes may
+    have been missed (the history was compacted, or the store lost its data): forget everything
+    else."""
 
     items: Mapping[str, bytes]
 
@@ -37,8 +39,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The store stopped answering: what was heard so far is the last known state. A `Change` or
-    `Restored` follows when it is back."""
+    """The store stopped answering, or does not answer yet: what was heard so far is the last known
+    state. `Restored` or a `Snapshot` follows when it is back."""
 
     reason: str
 
@@ -71,8 +73,9 @@ class Store(Protocol):
     async def read(self, prefix: str) -> Mapping[str, bytes]:
         """All keys that start with `prefix`. Raises `StoreError`."""
 
-    def watch(self, prefix: str) -> AsyncIterator[WatchEvent]:
-        """A `Snapshot`, then every change in order. Close the iterator to stop."""
+    def watch(self, prefix: str) -> AsyncGenerator[WatchEvent, None]:
+        """A `Snapshot`, then every change in order; whoever reads slowly gets only the newest
+        value of each key. Ends when the store is closed; `aclose` it to stop before."""
 
     async def put(self, key: str, value: bytes) -> None:
         """Raises `StoreError`."""
