@@ -1,0 +1,1 @@
+"""Scheduling and running sequences on one device; `port.py` is the door."""

@@ -83,7 +83,11 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StepEvent:
-    """What one step did for one sequence. The event with a `finish` is its last."""
+    """What one step did for one sequence. The event with a `finish` is its last.
+
+    The model's end token is not among `tokens`: STOP stands for it. Computing it was work all the
+    same, so `generated_tokens_total` counts it.
+    """
 
     id: str
     tokens: tuple[int, ...]
@@ -96,7 +100,10 @@ class Engine(Protocol):
     facts: EngineFacts
 
     def claim(self, id: str, prompt_tokens: int, max_tokens: int) -> Claimed | Refused:
-        """Reserve pages for `prompt_tokens + max_tokens`. Idempotent by id."""
+        """Reserve pages for all of `prompt_tokens + max_tokens` but the last token, which is never
+        fed back. Idempotent by id, also while the sequence runs; another claim under a held id
+        is refused as INVALID.
+        """
 
     def release(self, id: str) -> None:
         """Give back a claim that was not submitted. An unknown id is no error."""

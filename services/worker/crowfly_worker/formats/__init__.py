@@ -1,0 +1,1 @@
+"""Model files on disk: read, checked before use, and converted. Nothing is ever unpickled."""

@@ -1,0 +1,1 @@
+"""The networks, each a forward pass over one packed batch."""

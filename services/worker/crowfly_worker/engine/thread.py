@@ -1,0 +1,43 @@
+"""The one thread that drives an engine."""
+
+import threading
+from collections.abc import Callable
+
+from crowfly_worker.engine.port import Engine, StepEvent
+
+# How long a sleeping thread takes to see that it shall stop.
+_WAIT_SECONDS = 0.05
+
+
+class EngineThread:
+    """Steps `engine` until stopped, and hands each step's events to `on_events` in one call.
+
+    `on_events` runs in the engine's thread, should only pass the events on, and must not raise.
+    A sequence that fails is an event; it does not end the thread.
+    """
+
+    def __init__(self, engine: Engine, on_events: Callable[[list[StepEvent]], None]) -> None:
+        self._engine = engine
+        self._on_events = on_events
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, seconds: float) -> None:
+        """Let the step in progress end, and join. What still runs gets no further event.
+
+        Raises `TimeoutError` if the step takes longer than `seconds`.
+        """
+        self._stopping.set()
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the engine's step did not end within {seconds} s")
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._engine.wait(_WAIT_SECONDS)
+            events = self._engine.step()
+            if events:
+                self._on_events(events)
