@@ -1,6 +1,7 @@
 """Models that every test may use: a tiny one made here, and the real small one if it was pulled."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,21 @@ def smollm2() -> Path:
     if not folder.is_dir():
         pytest.fail("run: crowfly model pull smollm2")
     return folder
+
+
+@pytest.fixture(scope="session")
+def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Print a measured number among pytest's own lines, captured or not."""
+    plugins = request.config.pluginmanager
+    capture, reporter = plugins.get_plugin("capturemanager"), plugins.get_plugin("terminalreporter")
+    assert capture is not None
+    assert reporter is not None
+
+    def write(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            reporter.write_line(f"  {text}")
+
+    return write
 
 
 def _byte_llama(context_tokens: int) -> Any:

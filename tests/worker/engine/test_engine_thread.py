@@ -1,0 +1,112 @@
+"""The engine's thread: one call per step, and a bounded stop."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from crowfly_worker.engine.port import SamplingParams, StepEvent
+from crowfly_worker.engine.thread import EngineThread
+
+if TYPE_CHECKING:
+    from tests.worker.engine.conftest import Client, Oracle
+
+SECONDS = 20.0
+
+
+def test_events_of_one_step_come_in_one_call(
+    make_client: Callable[..., "Client"], oracle: "Oracle", prompts: list[list[int]]
+) -> None:
+    engine = make_client(end_ids=frozenset()).engine
+    calls: queue.Queue[list[StepEvent]] = queue.Queue()
+    thread = EngineThread(engine, calls.put)
+    for id in "ab":
+        engine.claim(id, len(prompts[0]), 4)
+        engine.submit(id, prompts[0], SamplingParams())
+    thread.start()
+    try:
+        steps = [calls.get(timeout=SECONDS) for _ in range(4)]
+    finally:
+        thread.stop(SECONDS)
+    assert [[event.id for event in events] for events in steps] == [["a", "b"]] * 4
+    answer = [events[0].tokens[0] for events in steps]
+    assert answer == oracle.greedy(prompts[0], 4).tokens
+    assert calls.empty()
+
+
+def test_a_sleeping_thread_wakes_for_a_sequence_and_stops(
+    make_client: Callable[..., "Client"],
+) -> None:
+    engine = make_client().engine
+    calls: queue.Queue[list[StepEvent]] = queue.Queue()
+    thread = EngineThread(engine, calls.put)
+    thread.start()
+    try:
+        for id in ("first", "second"):
+            engine.claim(id, 3, 1)
+            engine.submit(id, [1, 2, 3], SamplingParams())
+            (event,) = calls.get(timeout=SECONDS)
+            assert event.id == id
+            assert event.finish is not None
+    finally:
+        thread.stop(SECONDS)
+    assert not any(one.name == "engine" for one in threading.enumerate())
+
+
+def test_claims_from_many_threads_while_it_runs(make_client: Callable[..., "Client"]) -> None:
+    engine = make_client(pages=64).engine
+    ended: queue.Queue[str] = queue.Queue()
+
+    def note(events: list[StepEvent]) -> None:
+        for event in events:
+            if event.finish is not None:
+                ended.put(event.id)
+
+    def ask(name: int) -> None:
+        for i in range(20):
+            id = f"{name}-{i}"
+            engine.claim(id, 4, 4)
+            if i % 5 == 0:
+                engine.release(id)
+                ended.put(id)
+            else:
+                engine.submit(id, [1, 2, 3, 4], SamplingParams())
+            if i % 3 == 0:
+                engine.cancel(id)
+
+    thread = EngineThread(engine, note)
+    thread.start()
+    askers = [threading.Thread(target=ask, args=(name,)) for name in range(3)]
+    try:
+        for asker in askers:
+            asker.start()
+        seen = {ended.get(timeout=SECONDS) for _ in range(60)}
+    finally:
+        thread.stop(SECONDS)
+    assert len(seen) == 60
+    engine.check()
+    assert engine.load().free_pages == 64
+
+
+def test_a_stop_that_cannot_be_kept_says_so(make_client: Callable[..., "Client"]) -> None:
+    engine = make_client().engine
+    entered, leave = threading.Event(), threading.Event()
+
+    def hang(events: list[StepEvent]) -> None:
+        entered.set()
+        leave.wait(SECONDS)
+
+    thread = EngineThread(engine, hang)
+    engine.claim("a", 1, 1)
+    engine.submit("a", [1], SamplingParams())
+    thread.start()
+    assert entered.wait(SECONDS)
+    started = time.monotonic()
+    with pytest.raises(TimeoutError, match="did not end"):
+        thread.stop(0.05)
+    assert time.monotonic() - started < SECONDS
+    leave.set()
+    thread.stop(SECONDS)
