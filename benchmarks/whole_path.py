@@ -31,13 +31,12 @@ class Timed:
 async def one(session: AutoTuneSession) -> Timed:
     started = time.monotonic()
     async with await session.stream(PROMPT, max_tokens=MAX_TOKENS) as stream:
-        placed = time.monotonic()
         first, tokens = None, 0
         async for delta in stream:
             first = first or time.monotonic()
             tokens += len(delta.token_ids)
     assert first is not None
-    return Timed((placed - started) * 1e3, (first - started) * 1e3, tokens)
+    return Timed(stream.placed_ms, (first - started) * 1e3, tokens)
 
 
 async def crowd(session: AutoTuneSession, size: int) -> tuple[list[Timed], float]:
@@ -52,7 +51,7 @@ async def measure(precision: str | None) -> dict[str, object]:
         cluster = LocalCluster(
             folder=Path(folder), model="smollm2", precision=precision, listen="127.0.0.1:0"
         )
-        async with cluster, AutoTuneSession(cluster.services["dispatcher"].address) as session:
+        async with cluster, AutoTuneSession(cluster.address) as session:
             await session.wait_until_served(60)
             await crowd(session, 8)  # fills caches and connects
             figures["precision"] = cluster.services["worker-1"].facts["precision"]

@@ -16,15 +16,18 @@ DISPATCHER = "127.0.0.1:8700"  # where a dispatcher listens unless told otherwis
 STORE = "127.0.0.1:2379"  # where etcd is expected unless told otherwise
 
 # Without the ping timeout a frozen peer (no FIN, no RST) is never noticed; with it after about
-# 8 s. Servers allow pings this often.
+# 8 s. Servers allow pings this often. The least reconnect backoff is also how long a connection
+# may take: at 100 ms, calls to a busy worker failed with UNAVAILABLE. Proxies of the environment
+# are for the web, not for tokens.
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.ping_timeout_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 3_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (

@@ -1,30 +1,31 @@
-"""Whole clusters of real processes: etcd, agent, workers, dispatcher."""
+"""Whole clusters of real processes, not yet started: `async with cluster`."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from crowfly.cli.cluster import LocalCluster
 
-StartCluster = Callable[..., AbstractAsyncContextManager[LocalCluster]]
+
+def _cluster(folder: Path, model: Path, workers: int) -> LocalCluster:
+    return LocalCluster(
+        folder=folder, model=str(model), workers=workers, precision="fp32", listen="127.0.0.1:0"
+    )
 
 
 @pytest.fixture
-def start_cluster(tmp_path: Path, byte_model: Path) -> StartCluster:
-    """`async with start_cluster(workers=2) as cluster`: fp32, the byte model unless told."""
+def cluster(tmp_path: Path, byte_model: Path) -> LocalCluster:
+    """etcd, agent, dispatcher and two workers with the byte model in fp32."""
+    return _cluster(tmp_path, byte_model, workers=2)
 
-    @asynccontextmanager
-    async def start(model: Path = byte_model, workers: int = 2) -> AsyncIterator[LocalCluster]:
-        cluster = LocalCluster(
-            folder=tmp_path,
-            model=str(model),
-            workers=workers,
-            precision="fp32",
-            listen="127.0.0.1:0",
-        )
-        async with cluster:
-            yield cluster
 
-    return start
+@pytest.fixture
+def one_worker(tmp_path: Path, byte_model: Path) -> LocalCluster:
+    """The same with a single worker."""
+    return _cluster(tmp_path, byte_model, workers=1)
+
+
+@pytest.fixture
+def one_real_worker(tmp_path: Path, smollm2: Path) -> LocalCluster:
+    """The same with the real small model, whose steps take tens of milliseconds."""
+    return _cluster(tmp_path, smollm2, workers=1)

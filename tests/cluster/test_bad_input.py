@@ -1,23 +1,25 @@
 """Bad input is refused at the edge, by name and bound, and harms nobody else."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from crowfly import AutoTuneSession, CrowflyError, InvalidRequest, ModelNotFound
+from crowfly.cli.cluster import LocalCluster
 
 pytestmark = pytest.mark.cluster
 READY_SECONDS = 30
 GOOD = [97, 98, 99]
 
-CASES = [
+CASES: list[tuple[dict[str, Any], Any, type[CrowflyError], str]] = [
     ({"model": "banana"}, GOOD, ModelNotFound, "banana"),
     ({"model": "../../etc/passwd"}, GOOD, ModelNotFound, "passwd"),
     ({"model": "모델"}, GOOD, ModelNotFound, "모델"),
     ({}, [], InvalidRequest, "prompt"),
     ({}, "", InvalidRequest, "prompt"),
     ({"max_tokens": 1}, [97] * 512, InvalidRequest, "512"),
-    ({"max_tokens": 1}, [97] * 5000, InvalidRequest, "5000"),
+    ({"max_tokens": 1}, [97] * 5000, InvalidRequest, "5001"),
     ({"max_tokens": 512}, [97], InvalidRequest, "max_tokens"),
     ({"max_tokens": 0}, GOOD, InvalidRequest, "max_tokens"),
     ({"max_tokens": -1}, GOOD, InvalidRequest, "max_tokens"),
@@ -45,12 +47,12 @@ CASES = [
 
 
 def test_every_bad_request_names_its_fault_and_the_stream_beside_it_is_unharmed(
-    start_cluster,
+    one_worker: LocalCluster,
 ) -> None:
     async def scenario() -> None:
         async with (
-            start_cluster(workers=1) as cluster,
-            AutoTuneSession(cluster.services["dispatcher"].address) as session,
+            one_worker as cluster,
+            AutoTuneSession(cluster.address) as session,
         ):
             await session.wait_until_served(READY_SECONDS)
             expected = await session.complete(GOOD, max_tokens=200)
@@ -65,11 +67,11 @@ def test_every_bad_request_names_its_fault_and_the_stream_beside_it_is_unharmed(
     asyncio.run(scenario())
 
 
-def test_the_context_is_used_to_its_last_position(start_cluster) -> None:
+def test_the_context_is_used_to_its_last_position(one_worker: LocalCluster) -> None:
     async def scenario() -> None:
         async with (
-            start_cluster(workers=1) as cluster,
-            AutoTuneSession(cluster.services["dispatcher"].address) as session,
+            one_worker as cluster,
+            AutoTuneSession(cluster.address) as session,
         ):
             await session.wait_until_served(READY_SECONDS)
             full = await session.complete([97] * 511, max_tokens=1)

@@ -27,13 +27,9 @@ async def one_by_one(session: AutoTuneSession, asked: list[list[int]]) -> list[C
     return [await session.complete(p, max_tokens=64) for p in asked]
 
 
-def address(cluster: LocalCluster) -> str:
-    return cluster.services["dispatcher"].address
-
-
-def test_32_streams_through_two_workers_equal_their_lone_runs(start_cluster) -> None:
+def test_32_streams_through_two_workers_equal_their_lone_runs(cluster: LocalCluster) -> None:
     async def scenario() -> None:
-        async with start_cluster() as cluster, AutoTuneSession(address(cluster)) as session:
+        async with cluster, AutoTuneSession(cluster.address) as session:
             await session.wait_until_served(READY_SECONDS)
             asked = prompts(32)
             crowd = await all_at_once(session, asked)
@@ -41,22 +37,23 @@ def test_32_streams_through_two_workers_equal_their_lone_runs(start_cluster) -> 
             assert [c.token_ids for c in crowd] == [a.token_ids for a in alone]
             assert [c.text for c in crowd] == [a.text for a in alone]
             share = [c.usage.worker_id for c in crowd]
-            assert {share.count(worker) for worker in share} <= {15, 16, 17}
+            assert min(share.count(worker) for worker in share) >= 12  # about half each
+            assert len(set(share)) == 2
 
     asyncio.run(scenario())
 
 
-def test_no_profile_or_kernel_hint_changes_a_text(start_cluster) -> None:
+def test_no_profile_or_kernel_hint_changes_a_text(one_worker: LocalCluster) -> None:
     profiles: list[Profile] = ["latency_optimized", "throughput_optimized", "memory_efficient"]
     hints: list[Kernel] = ["torch", "fused", "mega"]
 
     async def scenario() -> None:
-        async with start_cluster(workers=1) as cluster, AutoTuneSession(address(cluster)) as plain:
+        async with one_worker as cluster, AutoTuneSession(cluster.address) as plain:
             await plain.wait_until_served(READY_SECONDS)
             asked = prompts(4)
             expected = [c.token_ids for c in await one_by_one(plain, asked)]
             for profile in profiles:
-                async with AutoTuneSession(address(cluster), tuning_profile=profile) as session:
+                async with AutoTuneSession(cluster.address, tuning_profile=profile) as session:
                     for hint in hints:
                         for prompt, tokens in zip(asked, expected, strict=True):
                             answer = await session.complete(prompt, max_tokens=64, kernel_hint=hint)

@@ -16,10 +16,6 @@ READY_SECONDS = 30
 PROMPT = [97, 98, 99]
 
 
-def address(cluster: LocalCluster) -> str:
-    return cluster.services["dispatcher"].address
-
-
 async def until(condition: Callable[[], Awaitable[bool]], seconds: float) -> None:
     async with asyncio.timeout(seconds):
         while True:
@@ -39,9 +35,9 @@ async def rest(stream: Stream) -> list[int]:
     return [token async for delta in stream for token in delta.token_ids]
 
 
-def test_running_streams_outlive_the_dispatcher(start_cluster) -> None:
+def test_running_streams_outlive_the_dispatcher(cluster: LocalCluster) -> None:
     async def scenario() -> None:
-        async with start_cluster() as cluster, AutoTuneSession(address(cluster)) as session:
+        async with cluster, AutoTuneSession(cluster.address) as session:
             await session.wait_until_served(READY_SECONDS)
             whole = [await session.complete([*PROMPT, n], max_tokens=400) for n in range(8)]
             streams = await started(session, 8, max_tokens=400)
@@ -57,10 +53,10 @@ def test_running_streams_outlive_the_dispatcher(start_cluster) -> None:
 
 
 def test_a_killed_workers_streams_end_with_a_clear_error_and_the_other_serves(
-    start_cluster,
+    cluster: LocalCluster,
 ) -> None:
     async def scenario() -> None:
-        async with start_cluster() as cluster, AutoTuneSession(address(cluster)) as session:
+        async with cluster, AutoTuneSession(cluster.address) as session:
             await session.wait_until_served(READY_SECONDS)
             streams = await started(session, 4, max_tokens=400)
             victim = next(
@@ -111,9 +107,9 @@ def etcd_pid(store: str) -> int:
     raise AssertionError(f"no etcd on {store}")
 
 
-def test_etcd_may_die_under_traffic(start_cluster) -> None:
+def test_etcd_may_die_under_traffic(cluster: LocalCluster) -> None:
     async def scenario() -> None:
-        async with start_cluster() as cluster, AutoTuneSession(address(cluster)) as session:
+        async with cluster, AutoTuneSession(cluster.address) as session:
             await session.wait_until_served(READY_SECONDS)
             assert cluster.store is not None
             expected = await session.complete(PROMPT, max_tokens=400)
@@ -137,9 +133,9 @@ def test_etcd_may_die_under_traffic(start_cluster) -> None:
     asyncio.run(scenario())
 
 
-def test_a_worker_told_to_end_finishes_its_streams_first(start_cluster) -> None:
+def test_a_worker_told_to_end_finishes_its_streams_first(cluster: LocalCluster) -> None:
     async def scenario() -> None:
-        async with start_cluster() as cluster, AutoTuneSession(address(cluster)) as session:
+        async with cluster, AutoTuneSession(cluster.address) as session:
             await session.wait_until_served(READY_SECONDS)
             expected = [await session.complete([*PROMPT, n], max_tokens=400) for n in range(2)]
             streams = await started(session, 2, max_tokens=400)

@@ -1,6 +1,7 @@
 """`crowfly up` as a person runs it, and that nothing outlives it."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,14 +102,14 @@ def test_killing_the_parent_kills_the_children_and_the_next_run_cleans_up(
     assert list((tmp_path / "crowfly").glob("up-*")) == []
 
 
-def test_a_broken_model_is_one_clear_error(tmp_path: Path) -> None:
+def test_a_broken_model_is_one_clear_error(tmp_path: Path, byte_model: Path) -> None:
     broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "config.json").write_text("{}")
+    shutil.copytree(byte_model, broken)
+    os.truncate(broken / "model.safetensors", 100_000)
     with up(tmp_path, broken, "--once", "--ask", "abc") as process:
         answer, notes = process.communicate(timeout=SERVING_SECONDS)
     assert process.returncode == 1
     assert answer == ""
-    assert "config.json" in notes
+    assert "model.safetensors" in notes
     assert "Traceback" not in notes
     wait_until_alone(tmp_path)

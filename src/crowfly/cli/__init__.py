@@ -15,21 +15,14 @@ def main() -> None:
 def _run(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "up":
-            from crowfly.cli import up
-
-            return up.run(arguments)
+            from crowfly.cli.up import run
         case "ask":
-            from crowfly.cli import ask
-
-            return ask.run(arguments)
+            from crowfly.cli.ask import run
         case "model":
-            from crowfly.cli import model
-
-            return model.run(arguments)
+            from crowfly.cli.model import run
         case _:
-            from crowfly.cli import doctor
-
-            return doctor.run(arguments)
+            from crowfly.cli.doctor import run
+    return run(arguments)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import sys
-import time
 
 from crowfly.client import AutoTuneSession, Stream
 from crowfly.errors import CrowflyError
@@ -25,13 +24,11 @@ async def _ask(arguments: argparse.Namespace) -> None:
     async with AutoTuneSession(arguments.dispatcher, tuning_profile=arguments.profile) as session:
         if arguments.wait:
             await session.wait_until_served(arguments.wait)
-        started = time.monotonic()
         async with await _stream(session, arguments) as stream:
-            placed_ms = (time.monotonic() - started) * 1e3
             async for delta in stream:
                 print(delta.text, end="", flush=True)
         print(flush=True)
-        print(_summary(stream, placed_ms), file=sys.stderr)
+        print(_summary(stream), file=sys.stderr)
 
 
 async def _stream(session: AutoTuneSession, arguments: argparse.Namespace) -> Stream:
@@ -43,7 +40,7 @@ async def _stream(session: AutoTuneSession, arguments: argparse.Namespace) -> St
     return await session.stream_chat([{"role": "user", "content": arguments.prompt}], **options)
 
 
-def _summary(stream: Stream, placed_ms: float) -> str:
+def _summary(stream: Stream) -> str:
     usage, placement = stream.usage, stream.placement
     assert usage is not None
     decode_ms = usage.total_ms - usage.ttft_ms
@@ -53,6 +50,6 @@ def _summary(stream: Stream, placed_ms: float) -> str:
     return (
         f"[{usage.prompt_tokens} + {usage.completion_tokens} tokens, {stream.finish_reason}; "
         f"{rate}first token {usage.ttft_ms:.0f} ms (predicted {placement.predicted_ttft_ms:.0f}); "
-        f"placed in {placed_ms:.1f} ms on {usage.worker_id} at {placement.worker_address}, "
+        f"placed in {stream.placed_ms:.1f} ms on {usage.worker_id} at {placement.worker_address}, "
         f"{precision}, {kernel} kernels, fragmentation {usage.memory_fragmentation_score:.2f}]"
     )

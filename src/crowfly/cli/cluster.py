@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from crowfly import wire
 from crowfly.process import spawn, stop
@@ -33,7 +33,7 @@ class Service:
 
     name: str
     process: asyncio.subprocess.Process
-    facts: Mapping[str, object]
+    facts: Mapping[str, Any]  # JSON
     seconds: float
     log: Path
 
@@ -57,6 +57,11 @@ class LocalCluster:
     services: dict[str, Service] = field(default_factory=dict)
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _started: list[asyncio.subprocess.Process] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        """The dispatcher's, where callers ask."""
+        return self.services["dispatcher"].address
 
     async def __aenter__(self) -> Self:
         try:
@@ -114,7 +119,7 @@ class LocalCluster:
         await self._stack.aclose()
 
 
-async def _ready(name: str, process: asyncio.subprocess.Process, log: Path) -> Mapping[str, object]:
+async def _ready(name: str, process: asyncio.subprocess.Process, log: Path) -> Mapping[str, Any]:
     seconds = _LOAD_SECONDS if name.startswith("worker") else _START_SECONDS
     assert process.stdout is not None
     try:
@@ -125,7 +130,7 @@ async def _ready(name: str, process: asyncio.subprocess.Process, log: Path) -> M
     if not line:
         code = await process.wait()
         raise StartError(f"{name} ended with exit code {code}\n{_tail(log)}")
-    facts: Mapping[str, object] = json.loads(line)
+    facts: Mapping[str, Any] = json.loads(line)
     return facts
 
 

@@ -3,8 +3,11 @@
 import argparse
 import asyncio
 import os
+import shutil
 import signal
 import socket
+import sys
+from pathlib import Path
 
 from rich.console import Console
 
@@ -97,7 +100,7 @@ async def _run(cluster: LocalCluster, arguments: argparse.Namespace) -> int:
 async def _ask(cluster: LocalCluster, arguments: argparse.Namespace) -> int:
     raw = ["--raw"] if arguments.raw else []
     _console.print(f"> {arguments.ask}", style="bold", markup=False)
-    where = ["--dispatcher", cluster.services["dispatcher"].address, "--wait", str(_WAIT_SECONDS)]
+    where = ["--dispatcher", cluster.address, "--wait", str(_WAIT_SECONDS)]
     asking = await asyncio.create_subprocess_exec(
         *command("ask", *raw, *where, "--", arguments.ask)
     )
@@ -110,12 +113,19 @@ async def _ask(cluster: LocalCluster, arguments: argparse.Namespace) -> int:
 
 
 async def _keep_serving(cluster: LocalCluster) -> None:
-    where = cluster.services["dispatcher"].address
-    _console.print(f"serving: crowfly ask --dispatcher {where} 'your question'   (Ctrl-C stops)")
+    where = cluster.address
+    told = "" if where == wire.DISPATCHER else f"--dispatcher {where} "
+    _console.print(f"serving. Ctrl-C stops it. Try: {_crowfly()} ask {told}'your question'")
     _console.print(f"logs: {cluster.folder}")
     async with asyncio.TaskGroup() as group:
         for service in cluster.services.values():
             group.create_task(_report_end(service))
+
+
+def _crowfly() -> str:
+    """The command as this shell would find it."""
+    beside = Path(sys.executable).with_name("crowfly")
+    return "crowfly" if shutil.which("crowfly") == str(beside) else str(beside)
 
 
 async def _report_end(service: Service) -> None:
@@ -124,11 +134,9 @@ async def _report_end(service: Service) -> None:
 
 
 def _show(service: Service) -> None:
-    facts = ", ".join(
-        f"{key} {value}"
-        for key, value in service.facts.items()
-        if key not in ("service", "address")
-    )
-    _console.print(
-        f"{service.name:<10} {service.address:<21} {service.seconds:5.1f} s   {facts}", markup=False
-    )
+    facts = {k: v for k, v in service.facts.items() if k not in ("service", "address")}
+    if "devices" in facts:
+        facts["devices"] = ", ".join(device["name"] for device in service.facts["devices"])
+    told = ", ".join(f"{key} {value}" for key, value in facts.items())
+    line = f"{service.name:<10} {service.address:<21} {service.seconds:4.1f} s  {told}"
+    _console.print(line, markup=False, soft_wrap=True)

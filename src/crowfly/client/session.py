@@ -104,20 +104,23 @@ class AutoTuneSession:
     ) -> Stream:
         if not ids:
             raise InvalidRequest("prompt is empty: it needs at least one token")
-        loop = asyncio.get_running_loop()
         timeout = options.get("timeout")
+        loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         request = self._place_request(served, len(ids), options)
         generate = worker_pb2.GenerateRequest(prompt_token_ids=ids, sampling=_sampling(options))
         place_seconds = _PLACE_SECONDS if timeout is None else min(_PLACE_SECONDS, timeout)
+        asked = loop.time()
         try:
             placement = await self._dispatcher().Place(request, timeout=place_seconds)
         except grpc.aio.AioRpcError as error:
             raise self._unreachable(error) from error
         generate.ticket = placement.ticket
         worker = worker_pb2_grpc.WorkerServiceStub(self._channels.to(placement.worker_address))
-        left = None if deadline is None else deadline - loop.time()
-        return Stream(worker.Generate(generate, timeout=left), placement)
+        answered = loop.time()
+        left = None if deadline is None else deadline - answered
+        call = worker.Generate(generate, timeout=left)
+        return Stream(call, placement, placed_ms=(answered - asked) * 1e3)
 
     def _place_request(
         self, served: dispatcher_pb2.ServedModel, prompt_tokens: int, options: Options

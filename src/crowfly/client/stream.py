@@ -45,8 +45,11 @@ class Stream:
     `DeadlineExceeded` after the caller's timeout, and any other `CrowflyError` the worker answers.
     """
 
-    def __init__(self, call: GenerateCall, placement: dispatcher_pb2.PlaceResponse) -> None:
+    def __init__(
+        self, call: GenerateCall, placement: dispatcher_pb2.PlaceResponse, placed_ms: float
+    ) -> None:
         self.placement = placement
+        self.placed_ms = placed_ms  # from asking the dispatcher until its answer
         self.usage: worker_pb2.Usage | None = None
         self.finish_reason: FinishName | None = None
         self._call = call
