@@ -3,9 +3,7 @@
 import platform
 from pathlib import Path
 
-import psutil
-
-from crowfly_topology.cgroup import limiting_groups
+from crowfly.memory import HostMemoryReader
 from crowfly_topology.sample import Identity, Kind, Memory, Unknown
 
 
@@ -14,23 +12,14 @@ class Cpu:
 
     def __init__(self, node: str) -> None:
         self.identity = Identity(f"CPU-{node}", Kind.CPU, _processor_name())
-        self._groups = limiting_groups(psutil.virtual_memory().total)
+        self._memory = HostMemoryReader()
 
     def read_memory(self) -> Memory | Unknown:
         try:
-            return self._ask()
+            host = self._memory.read()
         except OSError as error:
             return Unknown(str(error))
-
-    def _ask(self) -> Memory:
-        machine = psutil.virtual_memory()
-        total, free = machine.total, machine.available
-        for group in self._groups:
-            limit = group.limit_bytes()
-            if limit is not None:
-                total = min(total, limit)
-                free = min(free, max(0, limit - group.used_bytes()))
-        return Memory(total_bytes=total, free_bytes=free)
+        return Memory(total_bytes=host.total_bytes, free_bytes=host.free_bytes)
 
 
 def _processor_name() -> str:

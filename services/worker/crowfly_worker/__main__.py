@@ -9,6 +9,7 @@ import torch
 import uvloop
 
 from crowfly import models
+from crowfly.memory import HostMemoryReader
 from crowfly.service import Stop, announce, configure_logging
 from crowfly.settings import SettingsError, read_or_exit
 from crowfly.store import open_store
@@ -18,7 +19,7 @@ from crowfly_worker.engine.build import load_engine
 from crowfly_worker.engine.port import Engine
 from crowfly_worker.loading import describe, log_progress
 from crowfly_worker.settings import WorkerSettings
-from crowfly_worker.worker import Worker, serve
+from crowfly_worker.worker import EngineFailed, Worker, serve
 
 _log = logging.getLogger("crowfly_worker")
 
@@ -33,18 +34,23 @@ def main() -> int:
     except (OSError, ValueError, RuntimeError) as error:  # torch's want of memory is the last
         sys.stderr.write(f"cannot serve model {settings.model!r}: {error}\n")
         return 1
+    code = 0
     try:
         uvloop.run(_run(engine, tokenizer, folder.name, settings))
-    except SettingsError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    return 0
+    except* SettingsError as errors:
+        sys.stderr.write(f"{errors.exceptions[0]}\n")
+        code = 2
+    except* EngineFailed:
+        _log.exception("the engine failed")
+        code = 1
+    return code
 
 
 def _load(folder: Path, settings: WorkerSettings) -> tuple[Tokenizer, Engine]:
     tokenizer = Tokenizer.from_folder(folder)
     engine = load_engine(
         folder,
+        host_free_bytes=HostMemoryReader().read().free_bytes,
         precision=settings.precision,
         threads=settings.threads,
         progress=log_progress(folder.name),

@@ -15,11 +15,7 @@ class Identity:
     epoch: str  # random, one per process start
     node: str
     model: str  # the name it is served under
-
-    @property
-    def device_uuid(self) -> str:
-        """The node's CPU, the only device that an engine runs on so far."""
-        return f"CPU-{self.node}"
+    device_uuid: str
 
 
 def decisive(load: EngineLoad) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import grpc
 
 from crowfly import address, wire
-from crowfly.errors import Unavailable
+from crowfly.errors import InternalError, Unavailable
 from crowfly.settings import SettingsError
 from crowfly.store.interface import Lease, Store, StoreError
 from crowfly.tokenizer import Tokenizer
@@ -33,6 +33,10 @@ _GOODBYE_SECONDS = 0.2  # for last messages to leave; control streams are cut th
 _STEP_SECONDS = 10.0  # for the engine's last step
 
 _log = logging.getLogger(__name__)
+
+
+class EngineFailed(Exception):
+    """The engine's thread ended by an error of ours; the worker must not go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +70,10 @@ async def serve(
     """A worker that serves and is registered, until the block ends. `model` is the served name.
 
     Without a store it serves all the same and registers when the store appears. Raises
-    `SettingsError` if the port is taken.
+    `SettingsError` if the port is taken, and a group with `EngineFailed` into the block if the
+    engine dies; its streams have then ended with `InternalError`.
     """
-    identity = _identity(settings.node, model)
+    identity = _identity(settings.node, model, engine.facts.device_uuid)
     changes = Changes()
     router = Router(changes)
     reservations = Reservations(engine, changes, router)
@@ -77,28 +82,53 @@ async def serve(
     service = WorkerService(
         streams, lambda write: Control(reservations, reporter, changes, write), tokenizer
     )
-    async with _engine_running(engine, router), _listening(service, settings) as told:
+    async with (
+        _engine_running(engine, router) as failure,
+        _listening(service, settings) as told,
+    ):
         registration = report.registration(identity, engine.facts, told, tokenizer.sha256)
         async with _registered(registration, store) as lease, asyncio.TaskGroup() as tasks:
             link = tasks.create_task(AgentLink(settings.node, store, reporter, changes).run())
+            watch = tasks.create_task(_end_with(failure, router))
             yield Worker(registration, lease, reservations, router, changes)
             link.cancel()
+            watch.cancel()
     reservations.close_all()
 
 
-def _identity(node: str, model: str) -> Identity:
-    worker_id = f"{node}-{secrets.token_hex(4)}"
-    return Identity(worker_id, epoch=secrets.token_hex(8), node=node, model=model)
+def _identity(node: str, model: str, device_uuid: str | None) -> Identity:
+    return Identity(
+        worker_id=f"{node}-{secrets.token_hex(4)}",
+        epoch=secrets.token_hex(8),
+        node=node,
+        model=model,
+        device_uuid=device_uuid or f"CPU-{node}",
+    )
 
 
 @asynccontextmanager
-async def _engine_running(engine: Engine, router: Router) -> AsyncIterator[None]:
-    thread = EngineThread(engine, router.deliver)
+async def _engine_running(
+    engine: Engine, router: Router
+) -> AsyncIterator[asyncio.Future[Exception]]:
+    """Yields a future of the error that ended the engine's thread, if one does."""
+    loop = asyncio.get_running_loop()
+    failure: asyncio.Future[Exception] = loop.create_future()
+
+    def fail(error: Exception) -> None:
+        loop.call_soon_threadsafe(failure.set_result, error)
+
+    thread = EngineThread(engine, router.deliver, fail)
     thread.start()
     try:
-        yield
+        yield failure
     finally:
         await asyncio.to_thread(thread.stop, _STEP_SECONDS)
+
+
+async def _end_with(failure: asyncio.Future[Exception], router: Router) -> None:
+    error = await asyncio.shield(failure)
+    router.end_all(InternalError("the worker's engine failed; its log has the details"))
+    raise EngineFailed(f"the engine's thread ended: {error!r}") from error
 
 
 @asynccontextmanager

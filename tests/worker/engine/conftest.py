@@ -137,6 +137,7 @@ def make_client(network: Llama) -> MakeClient:
         end_ids: frozenset[int] = frozenset({END_ID}),
     ) -> Client:
         facts = EngineFacts(
+            device_uuid=None,
             context_tokens=network.config.context_tokens,
             vocab_size=network.config.vocab_size,
             precision="fp32",

@@ -18,7 +18,9 @@ PAGE_BYTES = 16 * 2 * 4 * 2 * 32 * 4  # tokens * (key, value) * layers * heads *
 
 
 def test_an_engine_starts_with_measured_rates_and_an_untouched_arena(byte_model: Path) -> None:
-    engine = load_engine(byte_model, precision="fp32", arena_bytes=40 * PAGE_BYTES)
+    engine = load_engine(
+        byte_model, host_free_bytes=8 << 30, precision="fp32", arena_bytes=40 * PAGE_BYTES
+    )
     facts, load = engine.facts, engine.load()
     assert (facts.total_pages, facts.page_bytes, facts.page_tokens) == (40, PAGE_BYTES, 16)
     assert (facts.context_tokens, facts.vocab_size) == (512, 260)
@@ -34,7 +36,7 @@ def test_an_engine_starts_with_measured_rates_and_an_untouched_arena(byte_model:
 
 def test_the_default_arena_is_there_from_the_start(byte_model: Path) -> None:
     before = psutil.Process().memory_info().rss
-    engine = load_engine(byte_model, precision="fp32")
+    engine = load_engine(byte_model, host_free_bytes=8 << 30, precision="fp32")
     assert engine.facts.total_pages * engine.facts.page_bytes == 256 * MIB
     assert psutil.Process().memory_info().rss - before > 250 * MIB
 
@@ -42,12 +44,12 @@ def test_the_default_arena_is_there_from_the_start(byte_model: Path) -> None:
 def test_an_arena_below_one_context_is_refused_with_the_number(byte_model: Path) -> None:
     needed = 32 * PAGE_BYTES
     with pytest.raises(ValueError, match=f"cannot hold one full context of 512.*{needed} bytes"):
-        load_engine(byte_model, precision="fp32", arena_bytes=needed - 1)
+        load_engine(byte_model, host_free_bytes=8 << 30, precision="fp32", arena_bytes=needed - 1)
 
 
 def test_an_unknown_precision_is_refused(byte_model: Path) -> None:
     with pytest.raises(ValueError, match="'int3' is not one of fp32, bf16, fp16"):
-        load_engine(byte_model, precision="int3")
+        load_engine(byte_model, host_free_bytes=8 << 30, precision="int3")
 
 
 def test_bf16_is_chosen_only_where_the_cpu_has_it() -> None:
@@ -57,7 +59,9 @@ def test_bf16_is_chosen_only_where_the_cpu_has_it() -> None:
 
 
 def test_a_bf16_engine_answers(byte_model: Path) -> None:
-    engine = load_engine(byte_model, precision="bf16", arena_bytes=40 * PAGE_BYTES)
+    engine = load_engine(
+        byte_model, host_free_bytes=8 << 30, precision="bf16", arena_bytes=40 * PAGE_BYTES
+    )
     assert engine.facts.total_pages == 80
     engine.claim("a", 3, 4)
     engine.submit("a", [1, 2, 3], SamplingParams())
@@ -70,6 +74,7 @@ def test_loading_reports_every_tensor(byte_model: Path) -> None:
     seen: list[tuple[int, int]] = []
     load_engine(
         byte_model,
+        host_free_bytes=8 << 30,
         precision="fp32",
         arena_bytes=40 * PAGE_BYTES,
         progress=lambda done, total: seen.append((done, total)),
@@ -82,7 +87,9 @@ def test_the_models_own_end_tokens_are_used(byte_model: Path, tmp_path: Path) ->
     folder = tmp_path / "model"
     shutil.copytree(byte_model, folder)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(260))}))
-    engine = load_engine(folder, precision="fp32", arena_bytes=40 * PAGE_BYTES)
+    engine = load_engine(
+        folder, host_free_bytes=8 << 30, precision="fp32", arena_bytes=40 * PAGE_BYTES
+    )
     engine.claim("a", 1, 9)
     engine.submit("a", [1], SamplingParams())
     (event,) = engine.step()

@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 SECONDS = 20.0
 
 
+def unexpected(error: Exception) -> None:
+    raise AssertionError("the engine's thread ended") from error
+
+
 def test_events_of_one_step_come_in_one_call(
     make_client: Callable[..., "Client"], oracle: "Oracle", prompts: list[list[int]]
 ) -> None:
     engine = make_client(end_ids=frozenset()).engine
     calls: queue.Queue[list[StepEvent]] = queue.Queue()
-    thread = EngineThread(engine, calls.put)
+    thread = EngineThread(engine, calls.put, unexpected)
     for id in "ab":
         engine.claim(id, len(prompts[0]), 4)
         engine.submit(id, prompts[0], SamplingParams())
@@ -42,7 +46,7 @@ def test_a_sleeping_thread_wakes_for_a_sequence_and_stops(
 ) -> None:
     engine = make_client().engine
     calls: queue.Queue[list[StepEvent]] = queue.Queue()
-    thread = EngineThread(engine, calls.put)
+    thread = EngineThread(engine, calls.put, unexpected)
     thread.start()
     try:
         for id in ("first", "second"):
@@ -77,7 +81,7 @@ def test_claims_from_many_threads_while_it_runs(make_client: Callable[..., "Clie
             if i % 3 == 0:
                 engine.cancel(id)
 
-    thread = EngineThread(engine, note)
+    thread = EngineThread(engine, note, unexpected)
     thread.start()
     askers = [threading.Thread(target=ask, args=(name,)) for name in range(3)]
     try:
@@ -99,7 +103,7 @@ def test_a_stop_that_cannot_be_kept_says_so(make_client: Callable[..., "Client"]
         entered.set()
         leave.wait(SECONDS)
 
-    thread = EngineThread(engine, hang)
+    thread = EngineThread(engine, hang, unexpected)
     engine.claim("a", 1, 1)
     engine.submit("a", [1], SamplingParams())
     thread.start()
@@ -110,3 +114,22 @@ def test_a_stop_that_cannot_be_kept_says_so(make_client: Callable[..., "Client"]
     assert time.monotonic() - started < SECONDS
     leave.set()
     thread.stop(SECONDS)
+
+
+def test_an_error_that_escapes_from_a_step_is_told_once_and_ends_the_thread(
+    make_client: Callable[..., "Client"],
+) -> None:
+    engine = make_client().engine
+    failures: queue.Queue[Exception] = queue.Queue()
+    fault = RuntimeError("a fault of ours")
+
+    def broken(events: list[StepEvent]) -> None:
+        raise fault
+
+    thread = EngineThread(engine, broken, failures.put)
+    engine.claim("a", 1, 1)
+    engine.submit("a", [1], SamplingParams())
+    thread.start()
+    assert failures.get(timeout=SECONDS) is fault
+    thread.stop(SECONDS)
+    assert failures.empty()

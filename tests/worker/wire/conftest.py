@@ -54,6 +54,7 @@ class ScriptedEngine:
     0). Makes a step for each that the test allows."""
 
     facts = EngineFacts(
+        device_uuid=None,
         context_tokens=200,
         vocab_size=VOCAB,
         precision="fp32",
@@ -68,6 +69,7 @@ class ScriptedEngine:
         self.sampling: dict[str, SamplingParams] = {}
         self._changed = threading.Condition()
         self._allowed = 0.0
+        self._broken = False
         self._sequences: dict[str, Scripted] = {}
         self._generated = 0
         self._cancelled = 0
@@ -82,6 +84,13 @@ class ScriptedEngine:
         with self._changed:
             for sequence in self._running():
                 sequence.failure = reason
+            self._allowed += 1
+            self._changed.notify_all()
+
+    def break_down(self) -> None:
+        """The next step raises, as a bug in an engine would."""
+        with self._changed:
+            self._broken = True
             self._allowed += 1
             self._changed.notify_all()
 
@@ -137,6 +146,8 @@ class ScriptedEngine:
 
     def step(self) -> list[StepEvent]:
         with self._changed:
+            if self._broken:
+                raise RuntimeError("broken down")
             gone = [id for id, one in self._sequences.items() if one.cancelled]
             events = [self._end(id, (), FinishReason.CANCELLED) for id in gone]
             self._cancelled += len(gone)

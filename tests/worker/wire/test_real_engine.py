@@ -27,7 +27,9 @@ PROMPT = [256, *b"the crow flies"]
 @pytest.fixture
 def engine(byte_model: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """The byte model, with steps as long as a larger one's."""
-    engine = load_engine(byte_model, precision="fp32", arena_bytes=16 << 20, threads=1)
+    engine = load_engine(
+        byte_model, host_free_bytes=8 << 30, precision="fp32", arena_bytes=16 << 20, threads=1
+    )
     step = engine.step
 
     def paced() -> list[StepEvent]:

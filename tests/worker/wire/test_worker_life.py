@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import grpc
+import pytest
 
 from crowfly import wire
 from crowfly.store import MemoryStore, Store
@@ -15,6 +16,7 @@ from crowfly.v1 import (
     topology_pb2_grpc,
     worker_pb2,
 )
+from crowfly_worker.worker import EngineFailed
 
 if TYPE_CHECKING:
     from tests.worker.wire.conftest import Served, ServeScripted
@@ -198,5 +200,30 @@ def test_a_record_that_cannot_be_read_is_an_agent_that_is_away(
             assert await text(served, await served.placed(4, max_tokens=2)) == "ab"
             async with an_agent(store) as agent:
                 await agent.next(free_pages=20)
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_whose_engine_breaks_ends_its_streams_and_leaves(
+    serve_scripted: "ServeScripted",
+) -> None:
+    async def break_it(store: Store) -> None:
+        async with serve_scripted(store) as served:
+            call = generate(served, await served.placed())
+            served.engine.allow(1)
+            await anext(aiter(call))
+            served.engine.break_down()
+            with pytest.raises(grpc.aio.AioRpcError, match="engine failed") as cut:
+                await anext(aiter(call))
+            assert cut.value.code() is grpc.StatusCode.INTERNAL
+            async with asyncio.timeout(WAIT_SECONDS):
+                await asyncio.Event().wait()  # until the worker ends this block
+
+    async def scenario() -> None:
+        store = MemoryStore()
+        with pytest.raises(ExceptionGroup) as ended:
+            await break_it(store)
+        assert ended.group_contains(EngineFailed, match="broken down")
+        assert not await store.read(wire.WORKERS)
 
     asyncio.run(scenario())

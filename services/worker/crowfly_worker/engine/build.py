@@ -9,6 +9,7 @@ from crowfly_worker.engine.calibrate import LEAST_PAGES, calibrate
 from crowfly_worker.engine.device import (
     PRECISIONS,
     default_arena_bytes,
+    device_uuid,
     pick_device,
     pick_precision,
 )
@@ -25,6 +26,7 @@ PAGE_TOKENS = 16
 def load_engine(
     folder: Path,
     *,
+    host_free_bytes: int,
     precision: str | None = None,
     arena_bytes: int | None = None,
     threads: int | None = None,
@@ -32,6 +34,7 @@ def load_engine(
 ) -> LlamaEngine:
     """Load, allocate the arena, and calibrate: seconds for a small model.
 
+    host_free_bytes: memory of the machine that this process may count on.
     precision: "fp32", "bf16" or "fp16"; None takes bf16 where the hardware has it, else fp32.
     arena_bytes: of the KV cache; None takes four full contexts, 256 MiB or more, but at most a
     quarter of the free memory. threads: of torch on a CPU; None leaves torch's own choice.
@@ -47,7 +50,7 @@ def load_engine(
     if precision not in PRECISIONS:
         raise ValueError(f"precision {precision!r} is not one of {', '.join(PRECISIONS)}")
     config = read_config(folder)
-    facts = _facts(config, precision, device, arena_bytes)
+    facts = _facts(config, precision, device, arena_bytes, host_free_bytes)
     network = load_llama(folder, config, PRECISIONS[precision], device, progress)
     runner = Runner(network, network.new_cache(facts.total_pages, PAGE_TOKENS))
     arena = PageArena(facts.total_pages)
@@ -56,12 +59,16 @@ def load_engine(
 
 
 def _facts(
-    config: ModelConfig, precision: str, device: torch.device, arena_bytes: int | None
+    config: ModelConfig,
+    precision: str,
+    device: torch.device,
+    arena_bytes: int | None,
+    host_free_bytes: int,
 ) -> EngineFacts:
     page_bytes = PAGE_TOKENS * _token_bytes(config, PRECISIONS[precision])
     least_pages = max(-(-config.context_tokens // PAGE_TOKENS), LEAST_PAGES)
     if arena_bytes is None:
-        arena_bytes = default_arena_bytes(device, least_pages * page_bytes)
+        arena_bytes = default_arena_bytes(device, least_pages * page_bytes, host_free_bytes)
     if arena_bytes < least_pages * page_bytes:
         raise ValueError(
             f"an arena of {arena_bytes} bytes cannot hold one full context of "
@@ -69,6 +76,7 @@ def _facts(
             f"{least_pages * page_bytes} bytes"
         )
     return EngineFacts(
+        device_uuid=device_uuid(device),
         context_tokens=config.context_tokens,
         vocab_size=config.vocab_size,
         precision=precision,

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import psutil
 import torch
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -25,15 +24,18 @@ def pick_precision(device: torch.device) -> str:
     return "bf16" if _BF16_FLAGS & _cpu_flags() else "fp32"
 
 
-def default_arena_bytes(device: torch.device, context_bytes: int) -> int:
+def device_uuid(device: torch.device) -> str | None:
+    """As NVML spells it; None for a CPU."""
+    if device.type != "cuda":
+        return None
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
+def default_arena_bytes(device: torch.device, context_bytes: int, host_free_bytes: int) -> int:
     """Room for four full contexts, at least 256 MiB, at most a quarter of what is free."""
-    return min(_free_bytes(device) // 4, max(256 * _MIB, 4 * context_bytes))
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return int(psutil.virtual_memory().available)
+    on_gpu = device.type == "cuda"
+    free_bytes = torch.cuda.mem_get_info(device)[0] if on_gpu else host_free_bytes
+    return min(free_bytes // 4, max(256 * _MIB, 4 * context_bytes))
 
 
 def _cpu_flags() -> frozenset[str]:

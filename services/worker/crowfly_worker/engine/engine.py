@@ -75,7 +75,8 @@ class LlamaEngine:
             largest_free_run_pages=self._arena.largest_free_run,
             claimed=self._roster.claimed(),
             running=len(running),
-            waiting_prompt_tokens=sum(one.waiting_prompt_tokens for one in running),
+            waiting_prompt_tokens=self._roster.claimed_prompt_tokens()
+            + sum(one.waiting_prompt_tokens for one in running),
             prefill_tokens_per_s=rates.prefill_tokens_per_s if rates else None,
             step_base_ms=rates.step_base_ms if rates else None,
             step_per_sequence_ms=rates.step_per_sequence_ms if rates else None,

@@ -20,6 +20,7 @@ from typing import Protocol
 class EngineFacts:
     """What never changes while the engine lives."""
 
+    device_uuid: str | None  # as NVML spells it; None: the node's CPU
     context_tokens: int
     vocab_size: int
     precision: str  # "fp32", "bf16" or "fp16"
@@ -37,7 +38,7 @@ class EngineLoad:
     largest_free_run_pages: int
     claimed: int  # claims that were not submitted yet
     running: int  # sequences submitted and not ended
-    waiting_prompt_tokens: int  # submitted and not prefilled yet
+    waiting_prompt_tokens: int  # claimed or submitted, not prefilled yet
     prefill_tokens_per_s: float | None  # None: not measured yet
     step_base_ms: float | None  # a decode step takes base + sequences * per_sequence
     step_per_sequence_ms: float | None

@@ -84,6 +84,11 @@ class Roster:
         with self._changed:
             return len(self._claims)
 
+    def claimed_prompt_tokens(self) -> int:
+        """Of prompts that are sure to come, or to be given up within seconds."""
+        with self._changed:
+            return sum(claim.prompt_tokens for claim in self._claims.values())
+
     def running(self) -> list[Sequence]:
         """First come, first in the list."""
         with self._changed:

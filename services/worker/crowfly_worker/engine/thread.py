@@ -12,13 +12,20 @@ _WAIT_SECONDS = 0.05
 class EngineThread:
     """Steps `engine` until stopped, and hands each step's events to `on_events` in one call.
 
-    `on_events` runs in the engine's thread, should only pass the events on, and must not raise.
-    A sequence that fails is an event; it does not end the thread.
+    Both callbacks run in the engine's thread and should only pass on what they get. A sequence
+    that fails is an event; an error that escapes from a step ends the thread, and `on_failure` is
+    told, once: no stream would get another event.
     """
 
-    def __init__(self, engine: Engine, on_events: Callable[[list[StepEvent]], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        on_events: Callable[[list[StepEvent]], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
         self._engine = engine
         self._on_events = on_events
+        self._on_failure = on_failure
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -36,6 +43,12 @@ class EngineThread:
             raise TimeoutError(f"the engine's step did not end within {seconds} s")
 
     def _run(self) -> None:
+        try:
+            self._step_until_stopped()
+        except Exception as error:  # noqa: BLE001 - nothing may end this thread in silence
+            self._on_failure(error)
+
+    def _step_until_stopped(self) -> None:
         while not self._stopping.is_set():
             self._engine.wait(_WAIT_SECONDS)
             events = self._engine.step()

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from crowfly_topology.cgroup import limiting_groups
+from crowfly.cgroup import limiting_groups
 
 GIB = 1 << 30
 MACHINE = 64 * GIB
