@@ -1,11 +1,17 @@
-"""What the wiring of every service shares: logs, signals, and saying that it is ready."""
+"""What the wiring of every service shares: logs, signals, the port, and saying that it is ready."""
 
 import asyncio
 import json
 import logging
 import signal
+import socket
 import sys
 from collections.abc import Mapping
+
+import grpc
+
+from crowfly import address
+from crowfly.settings import naming
 
 
 def configure_logging() -> None:
@@ -21,6 +27,18 @@ def announce(service: str, facts: Mapping[str, object]) -> None:
     """Tell whoever started this process that it serves: one JSON line on stdout."""
     sys.stdout.write(json.dumps({"service": service, **facts}) + "\n")
     sys.stdout.flush()
+
+
+def bind(server: grpc.aio.Server, listen: str) -> int:
+    """Listen there; the port that it is. Raises `SettingsError` that says why it cannot."""
+    at = address.parse(listen)
+    family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
+    with naming("listen"):
+        try:  # a plain socket says what is wrong; gRPC says that something is
+            socket.create_server((at.host, at.port), family=family).close()
+            return server.add_insecure_port(str(at))
+        except (OSError, RuntimeError) as error:
+            raise ValueError(f"cannot listen on {listen}: {error}") from error
 
 
 class Stop:

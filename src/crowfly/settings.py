@@ -10,7 +10,8 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -43,6 +44,22 @@ def read_or_exit(kind: type[T]) -> T:
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(2)
+
+
+@contextmanager
+def naming(*fields: str) -> Iterator[None]:
+    """A `ValueError` inside becomes a `SettingsError` that names the variables of `fields`."""
+    try:
+        yield
+    except ValueError as error:
+        variables = " or ".join(PREFIX + field.upper() for field in fields)
+        raise SettingsError(f"{variables}: {error}") from None
+
+
+def check_node(node: str) -> None:
+    """A node's name is a part of keys in the store. Raises `SettingsError`."""
+    if not node or "/" in node:
+        raise SettingsError(f"{PREFIX}NODE={node!r} is not a name without slashes")
 
 
 def _parse(variable: str, text: str, hint: object) -> object:

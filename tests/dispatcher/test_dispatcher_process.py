@@ -74,13 +74,13 @@ def test_without_a_store_it_serves_says_so_and_ends_on_a_signal() -> None:
         )
 
 
-def test_a_taken_port_is_one_line_and_exit_code_1() -> None:
+def test_a_taken_port_is_one_line_and_exit_code_2() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, lines = _ends(CROWFLY_LISTEN=f"127.0.0.1:{port}")
-    assert code == 1
+    assert code == 2
     assert len(lines) == 1
-    assert lines[0].startswith(f"cannot listen on 127.0.0.1:{port}: ")
+    assert lines[0].startswith(f"CROWFLY_LISTEN: cannot listen on 127.0.0.1:{port}: ")
     assert "in use" in lines[0]
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,8 +11,8 @@ import uvloop
 
 from crowfly import address, wire
 from crowfly.address import Address
-from crowfly.service import Stop, announce, configure_logging
-from crowfly.settings import read_or_exit
+from crowfly.service import Stop, announce, bind, configure_logging
+from crowfly.settings import SettingsError, read_or_exit
 from crowfly.store import Store, open_store
 from crowfly.v1 import dispatcher_pb2_grpc
 from crowfly_dispatcher.cluster import Cluster
@@ -32,10 +31,10 @@ async def serve(store: Store, listen: str) -> AsyncIterator[Address]:
     """Serve inside the block, at the address that it is given; at its end, calls in flight get
     `FINISH_SECONDS` to finish.
 
-    Raises `OSError` if it cannot listen there.
+    Raises `SettingsError` if it cannot listen there.
     """
     server = grpc.aio.server(options=wire.SERVER_OPTIONS)
-    port = _bind(server, listen)
+    port = bind(server, listen)
     cluster = Cluster(WATCHED)
     async with asyncio.TaskGroup() as group:
         links = Links(group, secrets.token_hex(8), cluster)
@@ -50,16 +49,6 @@ async def serve(store: Store, listen: str) -> AsyncIterator[Address]:
             following.cancel()
             await asyncio.wait((following,))  # an event on its way may still start a link
             links.stop()
-
-
-def _bind(server: grpc.aio.Server, listen: str) -> int:
-    at = address.parse(listen)
-    family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
-    try:  # a plain socket says what is wrong; gRPC says that something is
-        socket.create_server((at.host, at.port), family=family).close()
-        return server.add_insecure_port(str(at))
-    except (OSError, RuntimeError) as error:
-        raise OSError(f"cannot listen on {listen}: {error}") from error
 
 
 async def _run(settings: DispatcherSettings) -> None:
@@ -78,9 +67,9 @@ def main() -> None:
     configure_logging()
     try:
         uvloop.run(_run(settings))
-    except OSError as error:
+    except SettingsError as error:
         sys.stderr.write(f"{error}\n")
-        sys.exit(1)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from crowfly import address, wire
-from crowfly.settings import SettingsError
-from crowfly.store.etcd_members import parse_endpoints
+from crowfly.settings import naming
+from crowfly.store import parse_endpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +15,7 @@ class DispatcherSettings:
     listen: str = wire.DISPATCHER  # port 0: any free one
 
     def __post_init__(self) -> None:
-        for name, parse in (("STORE", parse_endpoints), ("LISTEN", address.parse)):
-            try:
-                parse(getattr(self, name.lower()))
-            except ValueError as error:
-                raise SettingsError(f"CROWFLY_{name}: {error}") from None
+        with naming("store"):
+            parse_endpoints(self.store)
+        with naming("listen"):
+            address.parse(self.listen)

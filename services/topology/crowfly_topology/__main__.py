@@ -7,7 +7,7 @@ import sys
 import grpc
 
 from crowfly import address, wire
-from crowfly.service import Stop, announce, configure_logging
+from crowfly.service import Stop, announce, bind, configure_logging
 from crowfly.settings import SettingsError, read_or_exit
 from crowfly.store import Store, open_store
 from crowfly.v1 import topology_pb2, topology_pb2_grpc
@@ -36,9 +36,11 @@ async def _serve(settings: TopologySettings, sampler: Sampler) -> None:
     reports = Reports()
     server = grpc.aio.server(options=wire.SERVER_OPTIONS)
     topology_pb2_grpc.add_TopologyServiceServicer_to_server(TopologyServicer(reports), server)
-    agent = record.Agent(settings.node, secrets.token_hex(8), _bind(server, settings))
+    port = bind(server, settings.listen)
+    told = address.advertised(settings.listen, port, settings.advertise)
+    agent = record.Agent(settings.node, secrets.token_hex(8), str(told))
     await server.start()
-    store = _open(settings)
+    store = open_store(settings.store)
 
     def compose(sequence: int, now: float) -> topology_pb2.NodeRecord:
         return record.compose(agent, sequence, sampler.readings(), reports.newest(), now)
@@ -61,22 +63,6 @@ async def _publish(store: Store, key: str, compose: Compose) -> None:
         await Publisher(lease, key, compose).run()
     finally:
         await lease.revoke()
-
-
-def _open(settings: TopologySettings) -> Store:
-    try:
-        return open_store(settings.store)
-    except ValueError as error:
-        raise SettingsError(f"CROWFLY_STORE={settings.store!r}: {error}") from None
-
-
-def _bind(server: grpc.aio.Server, settings: TopologySettings) -> str:
-    """The address to tell the workers. Raises `SettingsError` if it is taken."""
-    try:
-        port = server.add_insecure_port(settings.listen)
-    except RuntimeError as error:
-        raise SettingsError(f"CROWFLY_LISTEN={settings.listen!r}: {error}") from None
-    return str(address.advertised(settings.listen, port, settings.advertise))
 
 
 def _announce(agent: record.Agent, sampler: Sampler) -> None:

@@ -4,7 +4,8 @@ import socket
 from dataclasses import dataclass, field
 
 from crowfly import address, wire
-from crowfly.settings import SettingsError
+from crowfly.settings import check_node, naming
+from crowfly.store import parse_endpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +16,8 @@ class TopologySettings:
     advertise: str | None = None  # where they reach it, if not at `listen`
 
     def __post_init__(self) -> None:
-        if not self.node or "/" in self.node:
-            raise SettingsError(f"CROWFLY_NODE={self.node!r} must be a name without '/'")
-        try:
+        with naming("store"):
+            parse_endpoints(self.store)
+        with naming("listen", "advertise"):
             address.advertised(self.listen, address.parse(self.listen).port, self.advertise)
-        except ValueError as error:
-            raise SettingsError(f"CROWFLY_LISTEN or CROWFLY_ADVERTISE: {error}") from None
+        check_node(self.node)

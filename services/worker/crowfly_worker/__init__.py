@@ -1,0 +1,1 @@
+"""A worker: one model on one device, and the wire around it."""

@@ -5,8 +5,8 @@ import socket
 from dataclasses import dataclass, field
 
 from crowfly import address, wire
-from crowfly.settings import SettingsError
-from crowfly.store.etcd_members import parse_endpoints
+from crowfly.settings import SettingsError, check_node, naming
+from crowfly.store import parse_endpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,11 @@ class WorkerSettings:
     drain_seconds: float = 600.0  # after SIGTERM, for the answers that are running
 
     def __post_init__(self) -> None:
-        try:
+        with naming("store"):
             parse_endpoints(self.store)
-        except ValueError as error:
-            raise SettingsError(f"CROWFLY_STORE: {error}") from None
-        try:
+        with naming("listen", "advertise"):
             address.advertised(self.listen, address.parse(self.listen).port, self.advertise)
-        except ValueError as error:
-            raise SettingsError(f"CROWFLY_LISTEN or CROWFLY_ADVERTISE: {error}") from None
-        if not self.node or "/" in self.node:
-            raise SettingsError(f"CROWFLY_NODE={self.node!r} is not a name without slashes")
+        check_node(self.node)
         if self.precision is not None and self.precision not in wire.PRECISIONS:
             known = ", ".join(wire.PRECISIONS)
             raise SettingsError(f"CROWFLY_PRECISION={self.precision!r} is none of {known}")

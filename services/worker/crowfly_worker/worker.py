@@ -11,7 +11,7 @@ import grpc
 
 from crowfly import address, wire
 from crowfly.errors import InternalError, Unavailable
-from crowfly.settings import SettingsError
+from crowfly.service import bind
 from crowfly.store.interface import Lease, Store, StoreError
 from crowfly.tokenizer import Tokenizer
 from crowfly.v1 import worker_pb2, worker_pb2_grpc
@@ -136,10 +136,7 @@ async def _listening(service: WorkerService, settings: WorkerSettings) -> AsyncI
     """The address to tell others."""
     server = grpc.aio.server(options=wire.SERVER_OPTIONS)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(service, server)
-    try:
-        port = server.add_insecure_port(settings.listen)
-    except RuntimeError as error:
-        raise SettingsError(f"CROWFLY_LISTEN={settings.listen!r}: {error}") from None
+    port = bind(server, settings.listen)
     await server.start()
     try:
         yield str(address.advertised(settings.listen, port, settings.advertise))

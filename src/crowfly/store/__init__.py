@@ -1,6 +1,7 @@
 """The place where services find each other: etcd, or memory in tests."""
 
 from crowfly.store.etcd import EtcdStore
+from crowfly.store.etcd_members import parse_endpoints
 from crowfly.store.interface import (
     Change,
     Lease,
@@ -24,6 +25,7 @@ __all__ = [
     "StoreError",
     "WatchEvent",
     "open_store",
+    "parse_endpoints",
 ]
 
 

@@ -142,7 +142,7 @@ def test_sigint_or_a_second_sigterm_ends_it_at_once(
     [
         ({"CROWFLY_MODEL": "no-such-model"}, 1, "no model 'no-such-model' here"),
         ({"CROWFLY_THREADS": "none"}, 2, "CROWFLY_THREADS='none' is not an integer"),
-        ({"CROWFLY_LISTEN": "192.0.2.1:1"}, 2, "CROWFLY_LISTEN='192.0.2.1:1'"),
+        ({"CROWFLY_LISTEN": "192.0.2.1:1"}, 2, "CROWFLY_LISTEN: cannot listen on 192.0.2.1:1"),
     ],
     ids=["model", "setting", "port"],
 )
