@@ -7,7 +7,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
 
 help:    ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/  /'
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | expand -t 9
 
 run: $(STAMP)  ## a whole cluster on this machine, and an answer (ONCE=1 to exit after it, PROMPT="...", RAW=1)
 	@.venv/bin/crowfly up --ask "$$PROMPT" $(if $(RAW),--raw) $(if $(ONCE),--once)
@@ -40,8 +40,8 @@ arch: $(STAMP)  ## who may import whom
 bench: $(STAMP)  ## every benchmark; results into benchmarks/results/
 	$(PY) -m benchmarks
 
-gpu: $(STAMP)  ## what needs a CUDA device
-	$(PY) -m pytest tests/gpu -m gpu
+gpu:  ## what needs a CUDA device; on a machine with torch and pytest alone: make gpu PY=python3
+	PYTHONPATH=src:services/worker $(PY) -m pytest -c tests/gpu/pytest.ini --rootdir=. --confcutdir=. tests/gpu
 
 export PROMPT
 

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from crowfly import wire
+from crowfly import address, wire
 
 
 def main() -> None:
@@ -42,7 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     ask = commands.add_parser("ask", help="stream one answer")
     ask.add_argument("prompt")
     ask.add_argument("--raw", action="store_true", help="continue the text instead of a chat turn")
-    ask.add_argument("--dispatcher", default=wire.DISPATCHER, help=f"default: {wire.DISPATCHER}")
+    ask.add_argument(
+        "--dispatcher", type=_address, default=wire.DISPATCHER, help=f"default: {wire.DISPATCHER}"
+    )
     ask.add_argument("--model", help="default: the only one that is served")
     ask.add_argument("--max-tokens", type=_positive, default=128, help="default: 128")
     ask.add_argument("--profile", choices=sorted(wire.PROFILES), default="latency_optimized")
@@ -54,8 +56,17 @@ def _parser() -> argparse.ArgumentParser:
     pull.add_argument("name", help="smollm2")
 
     doctor = commands.add_parser("doctor", help="what this machine has, and what is missing")
-    doctor.add_argument("--dispatcher", default=wire.DISPATCHER, help=f"default: {wire.DISPATCHER}")
+    doctor.add_argument(
+        "--dispatcher", type=_address, default=wire.DISPATCHER, help=f"default: {wire.DISPATCHER}"
+    )
     return parser
+
+
+def _address(text: str) -> str:
+    try:
+        return str(address.parse(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _positive(text: str) -> int:

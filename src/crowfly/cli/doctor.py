@@ -15,7 +15,7 @@ import grpc
 from rich.console import Console
 from rich.text import Text
 
-from crowfly import address, wire
+from crowfly import wire
 from crowfly.models import CATALOGUE, cache, folder
 from crowfly.store import StoreError, open_store
 from crowfly.store.embedded import EtcdError, find_etcd
@@ -143,7 +143,6 @@ def _model(name: str) -> Finding:
 
 
 async def _dispatcher(where: str) -> Finding:
-    address.parse(where)
     async with grpc.aio.insecure_channel(where, options=wire.CHANNEL_OPTIONS) as channel:
         stub = dispatcher_pb2_grpc.DispatcherServiceStub(channel)
         try:

@@ -7,7 +7,7 @@ from typing import Self, Unpack
 
 import grpc
 
-from crowfly import wire
+from crowfly import address, wire
 from crowfly.client.channels import Channels
 from crowfly.client.options import Message, Options, Profile, assign, choice, token_ids
 from crowfly.client.stream import Completion, Stream
@@ -40,7 +40,10 @@ class AutoTuneSession:
         *,
         tuning_profile: Profile = "latency_optimized",
     ) -> None:
-        self._address = dispatcher
+        try:
+            self._address = str(address.parse(dispatcher))
+        except ValueError as error:
+            raise InvalidRequest(f"dispatcher: {error}") from None
         self._profile = choice("tuning_profile", tuning_profile, wire.PROFILES)
         self._channels = Channels()
         self._tokenizers = TokenizerCache(self._channels)
