@@ -70,6 +70,15 @@ def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path, byte_model
     assert "CROWFLY_LISTEN" in done.stderr
 
 
+def test_an_address_setting_that_is_none_is_named(tmp_path: Path, byte_model: Path) -> None:
+    done = crowfly(
+        "up", "--model", str(byte_model), XDG_STATE_HOME=str(tmp_path), CROWFLY_LISTEN="nowhere"
+    )
+    assert done.returncode == 2
+    assert "CROWFLY_LISTEN: 'nowhere' is not host:port" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_doctor_names_everything_and_judges_by_what_up_needs(tmp_path: Path) -> None:
     done = crowfly("doctor", "--dispatcher", free_address(), CROWFLY_STORE=free_address())
     for what in ("cpu", "memory", "gpu", "torch", "triton", "etcd", "store", "model", "dispatcher"):

@@ -15,7 +15,7 @@ def test_every_setting_has_a_default() -> None:
     ("environ", "message"),
     [
         ({"CROWFLY_NODE": ""}, "CROWFLY_NODE=''"),
-        ({"CROWFLY_NODE": "a/b"}, "without '/'"),
+        ({"CROWFLY_NODE": "a/b"}, "CROWFLY_NODE='a/b' is not a name"),
         ({"CROWFLY_LISTEN": "8700"}, "'8700' is not host:port"),
         ({"CROWFLY_LISTEN": "0.0.0.0:0"}, "set CROWFLY_ADVERTISE"),
         ({"CROWFLY_ADVERTISE": "host"}, "'host' is not host:port"),

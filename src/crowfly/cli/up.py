@@ -17,11 +17,12 @@ from crowfly.cli.model import pull_with_bar
 from crowfly.cli.scratch import scratch_folder
 from crowfly.model_pull import PullError
 from crowfly.models import CATALOGUE, folder
+from crowfly.settings import SettingsError, naming
 from crowfly.store.embedded import EtcdError
 
 _WAIT_SECONDS = 60  # until the dispatcher has seen the workers
 _INTERRUPTED = 130
-_console = Console(stderr=True, highlight=False)
+_console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,6 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
     except (PullError, FileNotFoundError, StartError, EtcdError) as error:
         _console.print(f"crowfly up: {error}", markup=False)
         return 1
+    except SettingsError as error:
+        _console.print(f"crowfly up: {error}", markup=False)
+        return 2
     except KeyboardInterrupt:
         return _INTERRUPTED
 
@@ -52,7 +56,8 @@ def _listen(once: bool) -> str:
     told = os.environ.get("CROWFLY_LISTEN", wire.DISPATCHER)
     if once and "CROWFLY_LISTEN" not in os.environ:
         return "127.0.0.1:0"
-    wanted = address.parse(told)
+    with naming("listen"):
+        wanted = address.parse(told)
     family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -89,6 +94,7 @@ async def _run(cluster: LocalCluster, arguments: argparse.Namespace) -> int:
     with _console.status(starting) as status:
         async with cluster:
             status.stop()
+            _console.print(f"{'etcd':<10} {cluster.store}")
             if arguments.ask is not None:
                 code = await _ask(cluster, arguments)
                 if arguments.once:
@@ -139,4 +145,4 @@ def _show(service: Service) -> None:
         facts["devices"] = ", ".join(device["name"] for device in service.facts["devices"])
     told = ", ".join(f"{key} {value}" for key, value in facts.items())
     line = f"{service.name:<10} {service.address:<21} {service.seconds:4.1f} s  {told}"
-    _console.print(line, markup=False, soft_wrap=True)
+    _console.print(line, markup=False)
