@@ -13,7 +13,9 @@ An error is its gRPC status on the wire, so any gRPC client reads the same thing
 turns a status back into the error.
 """
 
-from typing import ClassVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
 
 import grpc
 
@@ -61,7 +63,7 @@ class Unavailable(CrowflyError):
 
 
 class DeadlineExceeded(CrowflyError):
-    """The caller's own deadline passed first."""
+    """The deadline of this call passed first: the caller's own, or a bound of ours."""
 
     grpc_status = grpc.StatusCode.DEADLINE_EXCEEDED
     http_status = 504
@@ -94,3 +96,12 @@ def from_grpc(error: grpc.aio.AioRpcError) -> CrowflyError:
     if kind is None:
         return InternalError(f"{error.code().name}: {error.details()}")
     return kind(error.details() or error.code().name)
+
+
+@asynccontextmanager
+async def errors_as_status(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+    """Around a servicer's work: a `CrowflyError` ends the call with its own status and text."""
+    try:
+        yield
+    except CrowflyError as error:
+        await context.abort(error.grpc_status, str(error))

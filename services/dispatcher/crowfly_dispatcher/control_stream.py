@@ -5,6 +5,7 @@ import time
 
 import grpc
 
+from crowfly.cancellation import asked_to_stop
 from crowfly.v1 import worker_pb2
 from crowfly_dispatcher.cluster import Cluster
 from crowfly_dispatcher.core.model import Promise, WorkerFacts
@@ -61,7 +62,7 @@ class ControlStream:
         finally:
             call.cancel()
             self._end(reason)
-        if _asked_to_stop():  # grpc.aio loses a cancellation that meets a call's own end
+        if asked_to_stop():  # grpc.aio loses a cancellation that meets a call's own end
             raise asyncio.CancelledError
         return reason
 
@@ -124,7 +125,7 @@ class ControlStream:
             return f"{error.code().name}: {error.details()}"
         except asyncio.CancelledError:
             # A call that this side cancelled raises it too, without a request to this task.
-            if self._given_up and not _asked_to_stop():
+            if self._given_up and not asked_to_stop():
                 return self._given_up
             raise
 
@@ -169,8 +170,3 @@ class ControlStream:
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(StreamLost(f"worker {self._facts.id} is lost: {reason}"))
-
-
-def _asked_to_stop() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -1,13 +1,11 @@
 """The dispatcher's three calls: decode, act, encode."""
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 
-from crowfly.errors import CrowflyError
+from crowfly.errors import errors_as_status
 from crowfly.v1 import dispatcher_pb2
 from crowfly.v1.dispatcher_pb2_grpc import DispatcherServiceServicer
 from crowfly_dispatcher import views
@@ -26,7 +24,7 @@ class DispatcherService(DispatcherServiceServicer):
     async def Place(
         self, request: dispatcher_pb2.PlaceRequest, context: Context
     ) -> dispatcher_pb2.PlaceResponse:
-        async with _errors_as_status(context):
+        async with errors_as_status(context):
             return await self._placing.place(request_of(request), request.kernel_hint)
 
     async def ListModels(
@@ -38,11 +36,3 @@ class DispatcherService(DispatcherServiceServicer):
         self, request: dispatcher_pb2.GetClusterRequest, context: Context
     ) -> dispatcher_pb2.GetClusterResponse:
         return views.everything(self._cluster, time.monotonic())
-
-
-@asynccontextmanager
-async def _errors_as_status(context: Context) -> AsyncIterator[None]:
-    try:
-        yield
-    except CrowflyError as error:
-        await context.abort(error.grpc_status, str(error))

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from crowfly import wire
-from crowfly.errors import CrowflyError, DeadlineExceeded
+from crowfly.errors import DeadlineExceeded, errors_as_status
 from crowfly.v1 import topology_pb2, topology_pb2_grpc
 from crowfly_topology.reports import Reports
 
@@ -28,9 +28,8 @@ class TopologyServicer(topology_pb2_grpc.TopologyServiceServicer):
     ) -> topology_pb2.ReportResponse:
         stream = self._reports.open()
         try:
-            await self._receive(stream, request_iterator)
-        except CrowflyError as error:
-            await context.abort(error.grpc_status, str(error))
+            async with errors_as_status(context):
+                await self._receive(stream, request_iterator)
         finally:
             self._reports.close(stream)
         return topology_pb2.ReportResponse()

@@ -8,6 +8,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from crowfly import wire
+from crowfly.cancellation import asked_to_stop
 from crowfly.store.interface import Store, StoreError
 from crowfly.v1 import topology_pb2, topology_pb2_grpc
 from crowfly_worker.changes import Changes
@@ -42,7 +43,7 @@ class AgentLink:
                 self._say(f"{type(error).__name__}: {error}")
             except grpc.aio.AioRpcError as error:
                 self._say(f"{error.code().name}: {error.details()}")
-            if _asked_to_stop():  # grpc.aio loses a cancellation that meets a call's own end
+            if asked_to_stop():  # grpc.aio loses a cancellation that meets a call's own end
                 raise asyncio.CancelledError
             await asyncio.sleep(self._retry_seconds)
             self._retry_seconds = min(2 * self._retry_seconds, _LAST_RETRY_SECONDS)
@@ -85,8 +86,3 @@ class AgentLink:
         if reason != self._away:
             _log.info("the node's agent is away, serving goes on: %s", reason)
             self._away = reason
-
-
-def _asked_to_stop() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

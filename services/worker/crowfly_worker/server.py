@@ -1,12 +1,10 @@
-"""The worker's RPCs, and the one place where an error becomes a status."""
+"""The worker's RPCs."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
 
 import grpc
 
-from crowfly.errors import CrowflyError
+from crowfly.errors import errors_as_status
 from crowfly.tokenizer import Tokenizer
 from crowfly.v1 import worker_pb2, worker_pb2_grpc
 from crowfly_worker import streams
@@ -30,13 +28,13 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def Control(  # type: ignore[override]  # see above
         self, requests: AsyncIterator[worker_pb2.ControlRequest], context: ControlContext
     ) -> None:
-        async with _status(context):
+        async with errors_as_status(context):
             await self._control(context.write).run(requests)
 
     async def Generate(  # type: ignore[override]  # see above
         self, request: worker_pb2.GenerateRequest, context: streams.Context
     ) -> None:
-        async with _status(context):
+        async with errors_as_status(context):
             await self._streams.generate(request, context)
 
     async def GetTokenizer(
@@ -46,11 +44,3 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             tokenizer_json=self._tokenizer.tokenizer_json,
             tokenizer_config_json=self._tokenizer.config_json,
         )
-
-
-@asynccontextmanager
-async def _status(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
-    try:
-        yield
-    except CrowflyError as error:
-        await context.abort(error.grpc_status, str(error))
