@@ -1,5 +1,6 @@
 """host:port in every spelling that people use, and what may be told to others."""
 
+import socket
 from dataclasses import dataclass
 
 WILDCARDS = frozenset({"0.0.0.0", "::", ""})
@@ -45,3 +46,9 @@ def advertised(listen: str, port: int, advertise: str | None) -> Address:
             "to a host or host:port, for example 10.0.0.7:0"
         )
     return told
+
+
+def check_free(at: Address) -> None:
+    """Raises `OSError` that says why nobody can listen there now."""
+    family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
+    socket.create_server((at.host, at.port), family=family).close()

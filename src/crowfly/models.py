@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from crowfly.cache import cache_folder
+
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
@@ -34,8 +36,7 @@ CATALOGUE = {
 
 def cache() -> Path:
     """Where pulled models stand, one folder each."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "crowfly" / "models"
+    return cache_folder("models")
 
 
 def folder(name_or_path: str) -> Path:

@@ -16,10 +16,11 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 async def spawn(
     argv: Sequence[str],
     *,
-    log: IO[bytes],
+    log: IO[bytes] | None,
+    stdout: int | None = asyncio.subprocess.PIPE,
     environ: Mapping[str, str] = os.environ,
 ) -> asyncio.subprocess.Process:
-    """Start `argv` with stderr into `log` and stdout as a pipe.
+    """Start `argv` with stderr into `log` and stdout as a pipe; None for either: the parent's.
 
     The child leads a process group of its own, so that Ctrl-C in the terminal reaches the parent
     alone, and the kernel kills it when the thread that called this ends, even by SIGKILL. Raises
@@ -36,7 +37,7 @@ async def spawn(
     return await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
+        stdout=stdout,
         stderr=log,
         env=dict(environ),
         start_new_session=True,

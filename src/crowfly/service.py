@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 
@@ -32,10 +31,9 @@ def announce(service: str, facts: Mapping[str, object]) -> None:
 def bind(server: grpc.aio.Server, listen: str) -> int:
     """Listen there; the port that it is. Raises `SettingsError` that says why it cannot."""
     at = address.parse(listen)
-    family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
     with naming("listen"):
         try:  # a plain socket says what is wrong; gRPC says that something is
-            socket.create_server((at.host, at.port), family=family).close()
+            address.check_free(at)
             return server.add_insecure_port(str(at))
         except (OSError, RuntimeError) as error:
             raise ValueError(f"cannot listen on {listen}: {error}") from error

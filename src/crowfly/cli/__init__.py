@@ -1,6 +1,7 @@
 """The `crowfly` command. Each subcommand is a file of its own, loaded when it is used."""
 
 import argparse
+import os
 import sys
 
 from crowfly import address, wire
@@ -33,7 +34,8 @@ def _parser() -> argparse.ArgumentParser:
 
     up = commands.add_parser("up", help="run a whole cluster on this machine")
     up.add_argument("--workers", type=_positive, default=2, help="default: 2")
-    up.add_argument("--model", default="smollm2", help="a name or a folder; default: smollm2")
+    model = os.environ.get("CROWFLY_MODEL", "smollm2")
+    up.add_argument("--model", default=model, help=f"a name or a folder; default: {model}")
     up.add_argument("--precision", choices=sorted(wire.PRECISIONS), help="default: by the device")
     up.add_argument("--ask", metavar="PROMPT", help="stream an answer to this once it serves")
     up.add_argument("--raw", action="store_true", help="PROMPT is a text to continue, not a chat")
@@ -50,8 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     ask.add_argument("--profile", choices=sorted(wire.PROFILES), default="latency_optimized")
     ask.add_argument("--wait", type=float, default=0.0, help="seconds until a model is served")
 
-    model = commands.add_parser("model", help="models on this machine")
-    actions = model.add_subparsers(dest="action", required=True, metavar="ACTION")
+    models = commands.add_parser("model", help="models on this machine")
+    actions = models.add_subparsers(dest="action", required=True, metavar="ACTION")
     pull = actions.add_parser("pull", help="fetch a model into the cache")
     pull.add_argument("name", help="smollm2")
 

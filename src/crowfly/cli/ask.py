@@ -4,9 +4,9 @@ import argparse
 import asyncio
 import sys
 
+from crowfly import wire
 from crowfly.client import AutoTuneSession, Stream
 from crowfly.errors import CrowflyError
-from crowfly.v1 import common_pb2
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,11 +45,12 @@ def _summary(stream: Stream) -> str:
     assert usage is not None
     decode_ms = usage.total_ms - usage.ttft_ms
     rate = f"{(usage.completion_tokens - 1) / decode_ms * 1e3:.0f} tokens/s, " if decode_ms else ""
-    precision = common_pb2.Precision.Name(usage.precision).removeprefix("PRECISION_").lower()
-    kernel = common_pb2.KernelRung.Name(usage.kernel).removeprefix("KERNEL_RUNG_").lower()
+    precision = wire.word(wire.PRECISIONS, usage.precision)
+    kernel = wire.word(wire.KERNELS, usage.kernel)
     return (
         f"[{usage.prompt_tokens} + {usage.completion_tokens} tokens, {stream.finish_reason}; "
-        f"{rate}first token {usage.ttft_ms:.0f} ms (predicted {placement.predicted_ttft_ms:.0f}); "
+        f"{rate}first token {usage.ttft_ms:.0f} ms (predicted {placement.predicted_ttft_ms:.0f}), "
+        f"all {usage.total_ms:.0f} ms (at most {placement.predicted_total_ms:.0f}); "
         f"placed in {stream.placed_ms:.1f} ms on {usage.worker_id} at {placement.worker_address}, "
         f"{precision}, {kernel} kernels, fragmentation {usage.memory_fragmentation_score:.2f}]"
     )

@@ -106,7 +106,7 @@ class LocalCluster:
             process = await spawn(
                 [sys.executable, "-m", module],
                 log=out,
-                environ={**os.environ, "CROWFLY_STORE": self.store or "", **environ},
+                environ={**_inherited(), "CROWFLY_STORE": self.store or "", **environ},
             )
         self._started.append(process)
         facts = await _ready(name, process, log)
@@ -117,6 +117,12 @@ class LocalCluster:
     async def _stop(self) -> None:
         await asyncio.gather(*(stop(p, signal.SIGINT, _STOP_SECONDS) for p in self._started))
         await self._stack.aclose()
+
+
+def _inherited() -> dict[str, str]:
+    """What is set for all services; an address is of one alone."""
+    own = ("CROWFLY_LISTEN", "CROWFLY_ADVERTISE")
+    return {name: value for name, value in os.environ.items() if name not in own}
 
 
 async def _ready(name: str, process: asyncio.subprocess.Process, log: Path) -> Mapping[str, Any]:

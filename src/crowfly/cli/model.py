@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     try:
         pull_with_bar(model)
-    except PullError as error:
+    except (PullError, OSError) as error:
         print(f"crowfly model pull: {error}", file=sys.stderr)
         return 1
     return 0

@@ -5,7 +5,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from crowfly.cli.model import pull_with_bar
 from crowfly.cli.scratch import scratch_folder
 from crowfly.model_pull import PullError
 from crowfly.models import CATALOGUE, folder
+from crowfly.process import spawn, stop
 from crowfly.settings import SettingsError, naming
 from crowfly.store.embedded import EtcdError
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
                 on_ready=_show,
             )
             return asyncio.run(_serve(cluster, arguments))
-    except (PullError, FileNotFoundError, StartError, EtcdError) as error:
+    except (PullError, StartError, EtcdError, OSError) as error:  # the last: a disk, a home
         _console.print(f"crowfly up: {error}", markup=False)
         return 1
     except SettingsError as error:
@@ -58,16 +58,13 @@ def _listen(once: bool) -> str:
         return "127.0.0.1:0"
     with naming("listen"):
         wanted = address.parse(told)
-    family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((wanted.host, wanted.port))
-        except OSError as error:
-            raise StartError(
-                f"{told}: {error.strerror}. Is another cluster up? Stop it, or choose another "
-                "address with CROWFLY_LISTEN=127.0.0.1:PORT"
-            ) from None
+    try:
+        address.check_free(wanted)
+    except OSError as error:
+        raise StartError(
+            f"{told}: {error.strerror}. Is another cluster up? Stop it, or choose another "
+            "address with CROWFLY_LISTEN=127.0.0.1:PORT"
+        ) from None
     return told
 
 
@@ -107,15 +104,11 @@ async def _ask(cluster: LocalCluster, arguments: argparse.Namespace) -> int:
     raw = ["--raw"] if arguments.raw else []
     _console.print(f"> {arguments.ask}", style="bold", markup=False)
     where = ["--dispatcher", cluster.address, "--wait", str(_WAIT_SECONDS)]
-    asking = await asyncio.create_subprocess_exec(
-        *command("ask", *raw, *where, "--", arguments.ask)
-    )
+    asking = await spawn(command("ask", *raw, *where, "--", arguments.ask), stdout=None, log=None)
     try:
         return await asking.wait()
     finally:
-        if asking.returncode is None:
-            asking.kill()
-            await asking.wait()
+        await stop(asking, signal.SIGKILL, seconds=1)
 
 
 async def _keep_serving(cluster: LocalCluster) -> None:

@@ -1,25 +1,15 @@
-"""What a caller may ask for, and the edge where bad values stop."""
+"""What a caller may ask for, and for how long."""
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict, TypeVar
-
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message as ProtoMessage
+import asyncio
+import math
+from collections.abc import Mapping
+from typing import Literal, TypedDict
 
 from crowfly.errors import InvalidRequest
 
 Profile = Literal["latency_optimized", "throughput_optimized", "memory_efficient"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Kernel = Literal["torch", "fused", "mega"]
-
-
-T = TypeVar("T")
-_KINDS = {
-    FieldDescriptor.TYPE_UINT32: f"an integer of 0..{2**32 - 1}",
-    FieldDescriptor.TYPE_UINT64: f"an integer of 0..{2**64 - 1}",
-    FieldDescriptor.TYPE_DOUBLE: "a number",
-    FieldDescriptor.TYPE_STRING: "a text",
-}
 
 
 class Message(TypedDict):
@@ -44,33 +34,28 @@ class Options(TypedDict, total=False):
     timeout: float  # seconds for everything; default: none
 
 
-def token_ids(prompt: Sequence[int], vocab_size: int) -> list[int]:
-    """`prompt` itself. Raises `InvalidRequest` naming the first id that is none of the model's."""
-    for position, token in enumerate(prompt):
-        if type(token) is not int or not 0 <= token < vocab_size:
-            raise InvalidRequest(
-                f"prompt[{position}]={token!r} is not a token id of 0..{vocab_size - 1}"
-            )
-    return list(prompt)
+def check_options(options: Mapping[str, object]) -> None:
+    """Raises `InvalidRequest` for an option that does not exist: none is ignored."""
+    if unknown := options.keys() - Options.__annotations__.keys():
+        known = ", ".join(Options.__annotations__)
+        raise InvalidRequest(f"no such option: {', '.join(sorted(unknown))} (there are {known})")
 
 
-def choice(field: str, value: str | None, names: Mapping[str, T]) -> T | None:
-    """What stands for `value`; None for None. Raises `InvalidRequest` listing the names."""
-    if value is None:
-        return None
-    if value not in names:
-        raise InvalidRequest(f"{field}={value!r} is none of {', '.join(names)}")
-    return names[value]
+class Deadline:
+    """The end of a request's time, from its option `timeout`.
 
+    Raises `InvalidRequest` if that is no number of seconds over 0.
+    """
 
-def assign(message: ProtoMessage, **fields: object) -> None:
-    """Set those fields that are not None. Raises `InvalidRequest` naming a field of the wrong
-    type or out of its range, and the range."""
-    for name, value in fields.items():
-        if value is None:
-            continue
-        try:
-            setattr(message, name, value)
-        except (TypeError, ValueError):
-            kind = _KINDS[message.DESCRIPTOR.fields_by_name[name].type]
-            raise InvalidRequest(f"{name}={value!r} is not {kind}") from None
+    def __init__(self, seconds: object) -> None:
+        if seconds is not None and not (
+            isinstance(seconds, int | float) and 0 < seconds < math.inf
+        ):
+            raise InvalidRequest(f"timeout={seconds!r} is not a number of seconds over 0")
+        self.seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self.at = None if seconds is None else self._loop.time() + seconds
+
+    def left(self) -> float | None:
+        """Seconds from now; None: for ever."""
+        return None if self.at is None else max(0.0, self.at - self._loop.time())

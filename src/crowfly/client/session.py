@@ -1,23 +1,35 @@
 """`AutoTuneSession`: ask a dispatcher for a place, then stream from the worker it names."""
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Self, TypeVar, Unpack
 
 import grpc
 
 from crowfly import address, wire
 from crowfly.client.channels import Channels
-from crowfly.client.options import Message, Options, Profile, assign, choice, token_ids
+from crowfly.client.options import Deadline, Message, Options, Profile, check_options
+from crowfly.client.requests import choice, place_request, sampling, token_ids
 from crowfly.client.stream import Completion, Stream
 from crowfly.client.tokenizers import TokenizerCache
-from crowfly.errors import InvalidRequest, ModelNotFound, Unavailable, from_grpc
-from crowfly.tokenizer import Tokenizer
+from crowfly.errors import (
+    CrowflyError,
+    DeadlineExceeded,
+    InvalidRequest,
+    ModelNotFound,
+    Unavailable,
+    from_grpc,
+)
 from crowfly.v1 import dispatcher_pb2, dispatcher_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 Prompt = str | Sequence[int]
+Encode = Callable[[dispatcher_pb2.ServedModel], Awaitable[list[int]]]
+T = TypeVar("T")
+
 _LIST_SECONDS = 5.0
+_LIST_AGE_SECONDS = 5.0  # models come and go with their workers
 _PLACE_SECONDS = 10.0  # the dispatcher's own tries end well before
 _POLL_SECONDS = 0.1
 
@@ -44,10 +56,12 @@ class AutoTuneSession:
             self._address = str(address.parse(dispatcher))
         except ValueError as error:
             raise InvalidRequest(f"dispatcher: {error}") from None
-        self._profile = choice("tuning_profile", tuning_profile, wire.PROFILES)
+        choice("tuning_profile", tuning_profile, wire.PROFILES)
+        self._profile = tuning_profile
         self._channels = Channels()
         self._tokenizers = TokenizerCache(self._channels)
         self._served: dict[str, dispatcher_pb2.ServedModel] = {}
+        self._listed_at: float | None = None
 
     async def models(self) -> list[dispatcher_pb2.ServedModel]:
         """What can be placed now."""
@@ -56,8 +70,9 @@ class AutoTuneSession:
                 dispatcher_pb2.ListModelsRequest(), timeout=_LIST_SECONDS
             )
         except grpc.aio.AioRpcError as error:
-            raise self._unreachable(error) from error
+            raise self._explained(error) from error
         self._served = {served.model.name: served for served in answer.models}
+        self._listed_at = time.monotonic()
         return list(answer.models)
 
     async def wait_until_served(self, seconds: float) -> None:
@@ -65,7 +80,7 @@ class AutoTuneSession:
         try:
             async with asyncio.timeout(seconds):
                 while True:
-                    if await self._try_models():
+                    if await self._anything_served():
                         return
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
@@ -73,21 +88,24 @@ class AutoTuneSession:
 
     async def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Stream:
         """Continue `prompt`, a text or token ids."""
-        served = await self._model(options.get("model"))
-        if isinstance(prompt, str):
-            ids = (await self._tokenizer(served)).encode(prompt)
-        else:
-            ids = token_ids(prompt, served.model.vocab_size)
-        return await self._start(served, ids, options)
+        check_options(options)
+
+        async def encode(served: dispatcher_pb2.ServedModel) -> list[int]:
+            if not isinstance(prompt, str):
+                return token_ids(prompt, served.model.vocab_size)
+            return _encoded("prompt", (await self._tokenizers.get(served)).encode, prompt)
+
+        return await self._start(encode, options)
 
     async def stream_chat(self, messages: Sequence[Message], **options: Unpack[Options]) -> Stream:
         """Answer the last of `messages`, through the model's own chat template."""
-        served = await self._model(options.get("model"))
-        try:
-            ids = (await self._tokenizer(served)).encode_chat(messages)
-        except ValueError as error:
-            raise InvalidRequest(f"messages: {error}") from error
-        return await self._start(served, ids, options)
+        check_options(options)
+
+        async def encode(served: dispatcher_pb2.ServedModel) -> list[int]:
+            tokenizer = await self._tokenizers.get(served)
+            return _encoded("messages", tokenizer.encode_chat, messages)
+
+        return await self._start(encode, options)
 
     async def complete(self, prompt: Prompt, **options: Unpack[Options]) -> Completion:
         """`stream`, collected."""
@@ -102,70 +120,65 @@ class AutoTuneSession:
     async def close(self) -> None:
         await self._channels.close()
 
-    async def _start(
-        self, served: dispatcher_pb2.ServedModel, ids: list[int], options: Options
-    ) -> Stream:
-        if not ids:
-            raise InvalidRequest("prompt is empty: it needs at least one token")
-        timeout = options.get("timeout")
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
-        request = self._place_request(served, len(ids), options)
-        generate = worker_pb2.GenerateRequest(prompt_token_ids=ids, sampling=_sampling(options))
-        place_seconds = _PLACE_SECONDS if timeout is None else min(_PLACE_SECONDS, timeout)
-        asked = loop.time()
+    async def _start(self, encode: Encode, options: Options) -> Stream:
+        """Everything up to the open stream, within the caller's timeout."""
+        deadline = Deadline(options.get("timeout"))
         try:
-            placement = await self._dispatcher().Place(request, timeout=place_seconds)
-        except grpc.aio.AioRpcError as error:
-            raise self._unreachable(error) from error
-        generate.ticket = placement.ticket
-        worker = worker_pb2_grpc.WorkerServiceStub(self._channels.to(placement.worker_address))
-        answered = loop.time()
-        left = None if deadline is None else deadline - answered
-        call = worker.Generate(generate, timeout=left)
-        return Stream(call, placement, placed_ms=(answered - asked) * 1e3)
-
-    def _place_request(
-        self, served: dispatcher_pb2.ServedModel, prompt_tokens: int, options: Options
-    ) -> dispatcher_pb2.PlaceRequest:
-        request = dispatcher_pb2.PlaceRequest(model=served.model.name, prompt_tokens=prompt_tokens)
-        assign(
-            request,
-            max_tokens=options.get("max_tokens"),
-            request_id=options.get("request_id"),
-            tuning_profile=self._profile,
-            precision=choice("precision", options.get("precision"), wire.PRECISIONS),
-            kernel_hint=choice("kernel_hint", options.get("kernel_hint"), wire.KERNELS),
-        )
-        return request
-
-    async def _model(self, name: str | None) -> dispatcher_pb2.ServedModel:
-        if not self._served or (name is not None and name not in self._served):
-            await self.models()
-        if not self._served:
-            raise Unavailable(f"{self._address}: no model is served now; try again")
-        if name is None and len(self._served) > 1:
-            raise InvalidRequest(f"model is needed: one of {', '.join(self._served)}")
-        if name is not None and name not in self._served:
-            raise ModelNotFound(f"model={name!r} is not served: {', '.join(self._served)} is")
-        return next(iter(self._served.values())) if name is None else self._served[name]
-
-    async def _tokenizer(self, served: dispatcher_pb2.ServedModel) -> Tokenizer:
-        try:
-            return await self._tokenizers.get(served)
+            async with asyncio.timeout_at(deadline.at):
+                served = await self._served_model(options.get("model"))
+                ids = await encode(served)
+                placement, placed_ms = await self._place(served, ids, options)
+        except TimeoutError:
+            raise DeadlineExceeded(f"not placed within timeout={deadline.seconds:g} s") from None
         except grpc.aio.AioRpcError as error:
             raise from_grpc(error) from error
+        request = worker_pb2.GenerateRequest(
+            ticket=placement.ticket, prompt_token_ids=ids, sampling=sampling(options)
+        )
+        worker = worker_pb2_grpc.WorkerServiceStub(self._channels.to(placement.worker_address))
+        return Stream(worker.Generate(request, timeout=deadline.left()), placement, placed_ms)
 
-    async def _try_models(self) -> bool:
+    async def _place(
+        self, served: dispatcher_pb2.ServedModel, ids: list[int], options: Options
+    ) -> tuple[dispatcher_pb2.PlaceResponse, float]:
+        """The placement, and how many ms the dispatcher took."""
+        request = place_request(served.model.name, len(ids), self._profile, options)
+        sampling(options)  # a bad value shall not cost a claim
+        asked = time.monotonic()
+        try:
+            placement = await self._dispatcher().Place(request, timeout=_PLACE_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            self._listed_at = None  # whatever it was, ask again what is served
+            raise self._explained(error) from error
+        return placement, (time.monotonic() - asked) * 1e3
+
+    async def _served_model(self, name: str | None) -> dispatcher_pb2.ServedModel:
+        await self._list_again_if_due(name)
+        served = self._served
+        if not served:
+            raise Unavailable(f"{self._address}: no model is served now; try again")
+        if name is None and len(served) > 1:
+            raise InvalidRequest(f"model is needed: one of {', '.join(served)}")
+        if name is not None and name not in served:
+            raise ModelNotFound(f"model={name!r} is not served; these are: {', '.join(served)}")
+        return served[next(iter(served)) if name is None else name]
+
+    async def _list_again_if_due(self, name: str | None) -> None:
+        unknown = name is not None and name not in self._served
+        old = self._listed_at is None or time.monotonic() > self._listed_at + _LIST_AGE_SECONDS
+        if old or unknown:
+            await self.models()
+
+    async def _anything_served(self) -> bool:
         try:
             return bool(await self.models())
-        except Unavailable:
+        except (Unavailable, DeadlineExceeded):
             return False
 
     def _dispatcher(self) -> "dispatcher_pb2_grpc.DispatcherServiceAsyncStub":
         return dispatcher_pb2_grpc.DispatcherServiceStub(self._channels.to(self._address))
 
-    def _unreachable(self, error: grpc.aio.AioRpcError) -> Exception:
+    def _explained(self, error: grpc.aio.AioRpcError) -> CrowflyError:
         known = from_grpc(error)
         if isinstance(known, Unavailable):
             return Unavailable(f"dispatcher {self._address}: {known}")
@@ -183,13 +196,9 @@ class AutoTuneSession:
         await self.close()
 
 
-def _sampling(options: Options) -> worker_pb2.Sampling:
-    sampling = worker_pb2.Sampling()
-    assign(
-        sampling,
-        temperature=options.get("temperature"),
-        top_k=options.get("top_k"),
-        top_p=options.get("top_p"),
-        seed=options.get("seed"),
-    )
-    return sampling
+def _encoded(field: str, encode: Callable[[T], list[int]], value: T) -> list[int]:
+    try:
+        ids = encode(value)
+    except ValueError as error:
+        raise InvalidRequest(f"{field}: {error}") from error
+    return ids

@@ -1,5 +1,6 @@
 """One answer on its way from the worker to the caller."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -7,6 +8,7 @@ from typing import Literal, Self
 
 import grpc
 
+from crowfly.cancellation import asked_to_stop
 from crowfly.errors import CrowflyError, Unavailable, from_grpc
 from crowfly.v1 import dispatcher_pb2, worker_pb2
 
@@ -55,6 +57,7 @@ class Stream:
         self._call = call
         self._responses = self._read()
         self._received = 0
+        self._closed = False
 
     def __aiter__(self) -> AsyncIterator[Delta]:
         return self
@@ -72,6 +75,10 @@ class Stream:
                 yield Delta(response.text, tuple(response.token_ids))
         except grpc.aio.AioRpcError as error:
             raise self._failure(error) from error
+        except asyncio.CancelledError:
+            if self._closed and not asked_to_stop():
+                return  # `aclose` was called beside this reader
+            raise
         if self.usage is None:
             raise Unavailable(f"{self._where()} ended the stream without its usage")
 
@@ -96,7 +103,8 @@ class Stream:
         return Completion("".join(text), tuple(tokens), self.finish_reason, self.usage)
 
     async def aclose(self) -> None:
-        """Stop the work, if it is not done."""
+        """Stop the work, if it is not done; who reads beside this sees the stream end."""
+        self._closed = True
         self._call.cancel()
 
     async def __aenter__(self) -> Self:

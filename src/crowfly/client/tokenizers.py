@@ -1,12 +1,13 @@
 """Tokenizers of the served models, fetched once from a worker and kept on disk by their hash."""
 
-import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
 
+from crowfly.cache import cache_folder
 from crowfly.client.channels import Channels
 from crowfly.errors import InternalError
 from crowfly.tokenizer import Tokenizer
@@ -52,23 +53,19 @@ class TokenizerCache:
         return await stub.GetTokenizer(worker_pb2.GetTokenizerRequest(), timeout=_FETCH_SECONDS)
 
 
-def _folder(sha256: str) -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "crowfly" / "tokenizers" / sha256
-
-
 def _from_disk(sha256: str) -> Tokenizer | None:
+    """None if it is not there, or not what it was: it is fetched again then."""
+    folder = cache_folder("tokenizers") / sha256
     try:
-        texts = [(_folder(sha256) / name).read_bytes().decode() for name in _FILES]
-    except OSError:
+        tokenizer = Tokenizer(*((folder / name).read_bytes().decode() for name in _FILES))
+    except (OSError, ValueError):
         return None
-    tokenizer = Tokenizer(*texts)
     return tokenizer if tokenizer.sha256 == sha256 else None
 
 
 def _to_disk(sha256: str, *texts: str) -> None:
     """Best effort: a read-only home costs a fetch per session, no more."""
-    target = _folder(sha256)
+    target = cache_folder("tokenizers") / sha256
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
@@ -76,6 +73,8 @@ def _to_disk(sha256: str, *texts: str) -> None:
             made.mkdir()
             for name, text in zip(_FILES, texts, strict=True):
                 (made / name).write_bytes(text.encode())
+            if target.exists():  # damaged: what was sound would have been used
+                shutil.rmtree(target)
             made.rename(target)
     except OSError:
         return
