@@ -52,7 +52,7 @@ async def measure(precision: str | None) -> dict[str, object]:
             folder=Path(folder), model="smollm2", precision=precision, listen="127.0.0.1:0"
         )
         async with cluster, AutoTuneSession(cluster.address) as session:
-            await session.wait_until_served(60)
+            await session.wait_until_served(60, workers=2)
             await crowd(session, 8)  # fills caches and connects
             figures["precision"] = cluster.services["worker-1"].facts["precision"]
             for size in CROWDS:

@@ -1,16 +1,15 @@
 """Child processes that end with their parent, however the parent ends."""
 
 import asyncio
-import ctypes
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+from crowfly import with_parent
 
 
 async def spawn(
@@ -24,24 +23,19 @@ async def spawn(
 
     The child leads a process group of its own, so that Ctrl-C in the terminal reaches the parent
     alone, and the kernel kills it when the thread that called this ends, even by SIGKILL. Raises
-    `OSError` if it cannot be started.
+    `FileNotFoundError` if there is no such program.
     """
-    parent = os.getpid()
-
-    def die_with_parent() -> None:
-        if _libc is not None:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the line above
-            os._exit(1)
-
+    program = shutil.which(argv[0])
+    if program is None:
+        raise FileNotFoundError(f"there is no program {argv[0]}")
     return await asyncio.create_subprocess_exec(
-        *argv,
+        *(sys.executable, "-I", "-S", with_parent.__file__, str(os.getpid())),
+        *(program, *argv[1:]),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=stdout,
         stderr=log,
         env=dict(environ),
         start_new_session=True,
-        preexec_fn=die_with_parent,
     )
 
 

@@ -30,7 +30,7 @@ async def one_by_one(session: AutoTuneSession, asked: list[list[int]]) -> list[C
 def test_32_streams_through_two_workers_equal_their_lone_runs(cluster: LocalCluster) -> None:
     async def scenario() -> None:
         async with cluster, AutoTuneSession(cluster.address) as session:
-            await session.wait_until_served(READY_SECONDS)
+            await session.wait_until_served(READY_SECONDS, workers=2)
             asked = prompts(32)
             crowd = await all_at_once(session, asked)
             alone = await one_by_one(session, asked)

@@ -2,14 +2,17 @@
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Awaitable, Callable
 
+import grpc
 import pytest
 
 from crowfly import AutoTuneSession, Completion, Stream, Unavailable, wire
 from crowfly.cli.cluster import LocalCluster
 from crowfly.store import Store, StoreError, open_store
+from crowfly.v1 import dispatcher_pb2, dispatcher_pb2_grpc
 
 pytestmark = pytest.mark.cluster
 READY_SECONDS = 30
@@ -31,6 +34,14 @@ async def started(session: AutoTuneSession, count: int, max_tokens: int) -> list
     return streams
 
 
+async def running(cluster: LocalCluster) -> int:
+    """Sequences on all workers, as the dispatcher knows them."""
+    async with grpc.aio.insecure_channel(cluster.address) as channel:
+        stub = dispatcher_pb2_grpc.DispatcherServiceStub(channel)
+        answer = await stub.GetCluster(dispatcher_pb2.GetClusterRequest(), timeout=2)
+    return sum(worker.report.running_sequences for worker in answer.workers)
+
+
 async def rest(stream: Stream) -> list[int]:
     return [token async for delta in stream for token in delta.token_ids]
 
@@ -38,9 +49,14 @@ async def rest(stream: Stream) -> list[int]:
 def test_running_streams_outlive_the_dispatcher(cluster: LocalCluster) -> None:
     async def scenario() -> None:
         async with cluster, AutoTuneSession(cluster.address) as session:
-            await session.wait_until_served(READY_SECONDS)
+            await session.wait_until_served(READY_SECONDS, workers=2)
             whole = [await session.complete([*PROMPT, n], max_tokens=400) for n in range(8)]
             streams = await started(session, 8, max_tokens=400)
+
+            async def all_run() -> bool:
+                return await running(cluster) == 8
+
+            await until(all_run, 1)
             cluster.services["dispatcher"].process.kill()
             await cluster.services["dispatcher"].process.wait()
             tails = await asyncio.gather(*(rest(stream) for stream in streams))
@@ -57,7 +73,7 @@ def test_a_killed_workers_streams_end_with_a_clear_error_and_the_other_serves(
 ) -> None:
     async def scenario() -> None:
         async with cluster, AutoTuneSession(cluster.address) as session:
-            await session.wait_until_served(READY_SECONDS)
+            await session.wait_until_served(READY_SECONDS, workers=2)
             streams = await started(session, 4, max_tokens=400)
             victim = next(
                 service
@@ -92,43 +108,30 @@ async def registered(store: Store) -> int:
         return 0
 
 
-def etcd_pid(store: str) -> int:
-    """The pid of the etcd that listens on `store`, by its own command line."""
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                arguments = file.read().split(b"\0")
-        except FileNotFoundError:
-            continue
-        if any(a.endswith(b"etcd") for a in arguments[:1]) and any(
-            store.encode() in a for a in arguments
-        ):
-            return int(pid)
-    raise AssertionError(f"no etcd on {store}")
-
-
-def test_etcd_may_die_under_traffic(cluster: LocalCluster) -> None:
+@pytest.mark.parametrize("wiped", [False, True], ids=["keeps its data", "loses its data"])
+def test_etcd_may_die_under_traffic(cluster: LocalCluster, wiped: bool) -> None:
     async def scenario() -> None:
         async with cluster, AutoTuneSession(cluster.address) as session:
-            await session.wait_until_served(READY_SECONDS)
+            await session.wait_until_served(READY_SECONDS, workers=2)
             assert cluster.store is not None
+            assert cluster.etcd is not None
             expected = await session.complete(PROMPT, max_tokens=400)
             streams = await started(session, 4, max_tokens=400)
-            os.kill(etcd_pid(cluster.store), signal.SIGKILL)
-            answer = await session.complete(PROMPT, max_tokens=400)  # the last map serves
-            assert answer.token_ids == expected.token_ids
-            await asyncio.gather(*(rest(stream) for stream in streams))
+            if wiped:
+                shutil.rmtree(cluster.etcd.data)
+            os.kill(cluster.etcd.pid, signal.SIGKILL)
             store = open_store(cluster.store)
+
+            async def all_back() -> bool:
+                answer = await session.complete(PROMPT, max_tokens=8)  # the last map serves
+                assert answer.token_ids == expected.token_ids[:8]
+                return await registered(store) == 3  # two workers and the node
+
             try:
-
-                async def all_back() -> bool:
-                    return await registered(store) == 3  # two workers and the node
-
                 await until(all_back, 15)
             finally:
                 await store.close()
-            answer = await session.complete(PROMPT, max_tokens=400)
-            assert answer.token_ids == expected.token_ids
+            await asyncio.gather(*(rest(stream) for stream in streams))
 
     asyncio.run(scenario())
 
@@ -136,10 +139,12 @@ def test_etcd_may_die_under_traffic(cluster: LocalCluster) -> None:
 def test_a_worker_told_to_end_finishes_its_streams_first(cluster: LocalCluster) -> None:
     async def scenario() -> None:
         async with cluster, AutoTuneSession(cluster.address) as session:
-            await session.wait_until_served(READY_SECONDS)
+            await session.wait_until_served(READY_SECONDS, workers=2)
             expected = [await session.complete([*PROMPT, n], max_tokens=400) for n in range(2)]
             streams = await started(session, 2, max_tokens=400)
             draining = cluster.services["worker-1"]
+            placed = [stream.placement.worker_id for stream in streams]
+            assert draining.facts["worker_id"] in placed
             draining.process.terminate()
             ended = await asyncio.gather(*(rest(stream) for stream in streams))
             for tail, whole in zip(ended, expected, strict=True):

@@ -1,8 +1,10 @@
 """`crowfly up` as a person runs it, and that nothing outlives it."""
 
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,11 +17,13 @@ SERVING_SECONDS = 90
 GONE_SECONDS = 10
 
 
-def up(state: Path, model: Path, *arguments: str) -> subprocess.Popen[str]:
+def up(
+    state: Path, model: Path, *arguments: str, listen: str = "127.0.0.1:0"
+) -> subprocess.Popen[str]:
     """Its children can be told by the state folder in their environment."""
     return subprocess.Popen(
         [sys.executable, "-m", "crowfly", "up", "--model", str(model), *arguments],
-        env={**os.environ, "XDG_STATE_HOME": str(state), "CROWFLY_LISTEN": "127.0.0.1:0"},
+        env={**os.environ, "XDG_STATE_HOME": str(state), "CROWFLY_LISTEN": listen},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -86,6 +90,25 @@ def test_a_signal_stops_all_of_it(tmp_path: Path, byte_model: Path, sign: signal
     assert process.returncode == 130
     wait_until_alone(tmp_path)
     assert list((tmp_path / "crowfly").glob("up-*")) == []
+
+
+def test_a_listen_address_is_the_dispatchers_alone(tmp_path: Path, byte_model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        where = f"127.0.0.1:{probe.getsockname()[1]}"
+    with up(tmp_path, byte_model, listen=where) as process:
+        notes = read_until(process, "serving")
+        process.terminate()
+        process.communicate(timeout=GONE_SECONDS + 10)
+    assert re.search(rf"^dispatcher +{re.escape(where)} ", notes, re.MULTILINE)
+    assert f"--dispatcher {where}" in notes
+
+
+def test_a_question_dies_with_the_parent(tmp_path: Path, byte_model: Path) -> None:
+    with up(tmp_path, byte_model, "--raw", "--ask", "abc" * 40) as process:
+        read_until(process, "> abc")
+        process.kill()
+        process.communicate(timeout=GONE_SECONDS)
+    wait_until_alone(tmp_path)
 
 
 def test_killing_the_parent_kills_the_children_and_the_next_run_cleans_up(

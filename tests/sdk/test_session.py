@@ -23,7 +23,7 @@ def test_a_dispatcher_that_is_not_there_is_unavailable_by_its_address() -> None:
         async with AutoTuneSession("127.0.0.1:1") as session:
             with pytest.raises(Unavailable, match=r"dispatcher 127\.0\.0\.1:1: "):
                 await session.complete("hello")
-            with pytest.raises(Unavailable, match=r"no model served within 0\.1 s"):
+            with pytest.raises(Unavailable, match=r"no model served by 1 workers within 0\.1 s"):
                 await session.wait_until_served(0.1)
 
     asyncio.run(scenario())

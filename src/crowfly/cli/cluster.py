@@ -55,6 +55,7 @@ class LocalCluster:
     store: str | None = None  # None: an etcd of its own
     on_ready: Callable[[Service], None] = lambda service: None
     services: dict[str, Service] = field(default_factory=dict)
+    etcd: EmbeddedEtcd | None = None
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _started: list[asyncio.subprocess.Process] = field(default_factory=list)
 
@@ -81,8 +82,8 @@ class LocalCluster:
 
     async def _start(self) -> None:
         if self.store is None:
-            etcd = EmbeddedEtcd(self.folder / "etcd")
-            self.store = await self._stack.enter_async_context(etcd)
+            self.etcd = EmbeddedEtcd(self.folder / "etcd")
+            self.store = await self._stack.enter_async_context(self.etcd)
         workers = [f"worker-{number}" for number in range(1, self.workers + 1)]
         try:
             async with asyncio.TaskGroup() as group:

@@ -75,16 +75,19 @@ class AutoTuneSession:
         self._listed_at = time.monotonic()
         return list(answer.models)
 
-    async def wait_until_served(self, seconds: float) -> None:
-        """Return when at least one model can be placed. Raises `Unavailable` after `seconds`."""
+    async def wait_until_served(self, seconds: float, workers: int = 1) -> None:
+        """Return when a model is served by so many workers. Raises `Unavailable` after
+        `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 while True:
-                    if await self._anything_served():
+                    if await self._most_workers_of_a_model() >= workers:
                         return
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
-            raise Unavailable(f"{self._address}: no model served within {seconds:g} s") from None
+            raise Unavailable(
+                f"{self._address}: no model served by {workers} workers within {seconds:g} s"
+            ) from None
 
     async def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Stream:
         """Continue `prompt`, a text or token ids."""
@@ -169,11 +172,12 @@ class AutoTuneSession:
         if old or unknown:
             await self.models()
 
-    async def _anything_served(self) -> bool:
+    async def _most_workers_of_a_model(self) -> int:
         try:
-            return bool(await self.models())
+            served = await self.models()
         except (Unavailable, DeadlineExceeded):
-            return False
+            return 0
+        return max((len(each.worker_addresses) for each in served), default=0)
 
     def _dispatcher(self) -> "dispatcher_pb2_grpc.DispatcherServiceAsyncStub":
         return dispatcher_pb2_grpc.DispatcherServiceStub(self._channels.to(self._address))
