@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 
@@ -35,6 +35,13 @@ asyncio.run(main())
 """
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    while True:
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+
+
 @contextmanager
 def parent_of_an_etcd(folder: Path, binary: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A process that runs an embedded etcd, and the pid of that."""
@@ -61,6 +68,16 @@ def wait_until_gone(pid: int) -> None:
     while runs(pid):
         assert time.monotonic() < deadline, f"etcd {pid} is still there"
         time.sleep(0.01)
+
+
+def script(folder: Path, lines: str) -> Path:
+    """A program that passes for etcd, and runs `lines` where etcd would serve."""
+    program = folder / "program"
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && exec echo etcd Version: 3.4.0\n{lines}\n'
+    )
+    program.chmod(0o755)
+    return program
 
 
 @pytest.mark.etcd
@@ -145,17 +162,65 @@ def test_an_etcd_that_ends_at_its_start_says_why(etcd_binary: Path, tmp_path: Pa
         asyncio.run(scenario())
 
 
+@pytest.mark.etcd
+def test_an_etcd_that_died_is_started_again_though_its_log_cannot_be_written(
+    etcd_binary: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = tmp_path / "etcd.log"
+    program = script(tmp_path, f"rm {log}; mkdir {log}; echo hello; exec {etcd_binary} $*")
+
+    async def scenario() -> None:
+        etcd = EmbeddedEtcd(tmp_path, program)
+        async with etcd, asyncio.timeout(WAIT_SECONDS):
+            first = etcd.pid
+            os.kill(first, signal.SIGKILL)
+            await until(lambda: "cannot be started" in caplog.text)
+            log.rmdir()
+            await until(lambda: etcd.pid != first)
+
+    asyncio.run(scenario())
+    assert "what etcd said is lost" in caplog.text
+
+
+def test_an_etcd_that_ends_at_its_start_says_so_without_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "etcd.log"
+
+    async def scenario() -> None:
+        async with EmbeddedEtcd(tmp_path, script(tmp_path, f"rm {log}")):
+            pass
+
+    with pytest.raises(EtcdError, match=r"(?s)ended at its start.*log cannot be read"):
+        asyncio.run(scenario())
+
+
+def test_a_program_that_hangs_is_refused_and_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "VERSION_SECONDS", 0.5)
+    program = tmp_path / "etcd"
+    program.write_text(f"#!/bin/sh\nsleep 60 & echo $! > {tmp_path}/pid; wait")
+    program.chmod(0o755)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(WAIT_SECONDS), EmbeddedEtcd(tmp_path, program):
+            pass
+
+    with pytest.raises(EtcdError, match="no answer"):
+        asyncio.run(scenario())
+    wait_until_gone(int((tmp_path / "pid").read_text()))
+
+
 @pytest.mark.parametrize(
-    ("script", "reason"),
+    ("text", "reason"),
     [
         ("#!/bin/sh\necho hello", "is no etcd"),
         ("#!/bin/sh\necho etcd Version: 3.3.25", "3.4 or newer"),
         ("#!/nowhere/sh", "does not run"),
     ],
 )
-def test_a_program_that_cannot_serve_is_refused(script: str, reason: str, tmp_path: Path) -> None:
+def test_a_program_that_cannot_serve_is_refused(text: str, reason: str, tmp_path: Path) -> None:
     program = tmp_path / "etcd"
-    program.write_text(script)
+    program.write_text(text)
     program.chmod(0o755)
 
     async def scenario() -> None:

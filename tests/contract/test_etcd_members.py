@@ -86,6 +86,20 @@ def test_a_frozen_member_is_left_for_one_that_answers(
     asyncio.run(scenario())
 
 
+@pytest.mark.etcd
+def test_a_put_meets_a_member_that_says_nothing_and_is_taken_by_another(
+    shared_etcd_of_each: str, prefix: str
+) -> None:
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            endpoint = f"127.0.0.1:{silent.getsockname()[1]}"
+            async with opened(f"{endpoint},{shared_etcd_of_each}") as store:
+                await store.put(prefix + "a", b"1")
+                assert await store.read(prefix) == {prefix + "a": b"1"}
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("endpoints", ["https://etcd:2379", "etcd", "", "a:1,,b:2", "a:x"])
 def test_endpoints_that_cannot_be_used_are_refused(endpoints: str) -> None:
     with pytest.raises(ValueError, match="host:port"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from crowfly.process import spawn, stop
+from crowfly.store.background import begin, end
 from crowfly.store.backoff import Backoff
 from crowfly.store.etcd_binary import EtcdError, check, command, environment, find_etcd
 
@@ -20,6 +21,7 @@ READY_SECONDS = 15.0  # 0.2 s on an idle machine; the rest is for a slow disk or
 POLL_SECONDS = 0.02
 HEALTH_SECONDS = 1.0
 STOP_SECONDS = 5.0  # SIGTERM takes 3 to 30 ms
+KEEPER_SECONDS = 2 * STOP_SECONDS  # the keeper may have to stop an etcd that was just starting
 START_TRIES = 3  # somebody may take a port between our choice and etcd's start
 
 # Between the end of one process and the start of the next.
@@ -67,7 +69,7 @@ class EmbeddedEtcd:
                 if left == 1:
                     raise
         self._server = server
-        self._keeper = asyncio.create_task(server.keep())
+        self._keeper = begin(server.keep(), "the keeper of etcd")
         return server.endpoint
 
     async def __aexit__(
@@ -78,8 +80,7 @@ class EmbeddedEtcd:
     ) -> None:
         assert self._server is not None
         assert self._keeper is not None
-        self._keeper.cancel()
-        await asyncio.wait((self._keeper,))
+        await end((self._keeper,), KEEPER_SECONDS)
         await self._server.stop()
 
 
@@ -146,9 +147,15 @@ class _Server:
         assert self._process is not None
         assert self._process.stdout is not None
         while chunk := await self._process.stdout.read(_CHUNK_BYTES):
+            self._append_to_log(chunk)
+        return await self._process.wait()
+
+    def _append_to_log(self, chunk: bytes) -> None:
+        try:
             with self._log_path.open("ab") as out:
                 out.write(chunk)
-        return await self._process.wait()
+        except OSError as error:  # a full disk, perhaps: etcd goes on without its log
+            log.warning("what etcd said is lost: %s", error)
 
     async def _ready(self, process: asyncio.subprocess.Process) -> None:
         try:
@@ -163,7 +170,10 @@ class _Server:
             ) from None
 
     def _log_tail(self) -> str:
-        text = self._log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        try:
+            text = self._log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        except OSError as error:
+            return f"its log cannot be read: {error}"
         return f"{self._log_path}:\n{text.strip()}"
 
 

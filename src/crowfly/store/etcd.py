@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 
+from crowfly.store.background import begin, end
 from crowfly.store.etcd_keys import decode_key, encode_key, prefix_end
 from crowfly.store.etcd_lease import EtcdLease
 from crowfly.store.etcd_members import READ, TRANSACTION, WRITE, Members, parse_endpoints
@@ -33,7 +34,9 @@ class EtcdStore:
 
     async def watch(self, prefix: str) -> AsyncGenerator[WatchEvent, None]:
         mailbox = Mailbox()
-        task = self._spawn(EtcdWatch(self._members, prefix, mailbox).run())
+        task = self._spawn(
+            EtcdWatch(self._members, prefix, mailbox).run(), f"the watch of {prefix}"
+        )
         task.add_done_callback(lambda _: mailbox.close())
         try:
             while (event := await mailbox.next()) is not None:
@@ -41,8 +44,7 @@ class EtcdStore:
             if not task.cancelled():
                 task.result()  # a fault of ours is raised here
         finally:
-            task.cancel()
-            await asyncio.wait((task,))
+            await end((task,))
 
     async def put(self, key: str, value: bytes) -> None:
         request = PutRequest(key=encode_key(key), value=value)
@@ -62,14 +64,11 @@ class EtcdStore:
         return lease
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await end(tuple(self._tasks))
         await self._members.close()
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        task = begin(work, name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -2,10 +2,13 @@
 
 import asyncio
 import importlib.util
+import os
 import re
 import secrets
 import shutil
+import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 VERSION_SECONDS = 10.0  # the first run reads some 25 MB from disk
@@ -43,7 +46,7 @@ async def check(binary: Path) -> None:
     try:
         text = await _output(binary, "--version")
     except (OSError, TimeoutError) as error:
-        raise EtcdError(f"{binary} does not run: {error or 'no answer'}") from error
+        raise EtcdError(f"{binary} does not run: {str(error) or 'no answer'}") from error
     found = re.search(r"etcd Version: (\d+)\.(\d+)", text)
     if found is None:
         raise EtcdError(f"{binary} is no etcd: it calls itself {text[:80]!r}")
@@ -58,13 +61,16 @@ async def _output(binary: Path, *arguments: str) -> str:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         async with asyncio.timeout(VERSION_SECONDS):
             out, _ = await process.communicate()
     finally:
         if process.returncode is None:
-            process.kill()
+            with suppress(ProcessLookupError):  # it ended in this very moment
+                # The whole group: a child of a script would keep stdout open.
+                os.killpg(process.pid, signal.SIGKILL)
             await process.communicate()
     return out.decode(errors="replace")
 

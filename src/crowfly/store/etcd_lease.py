@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 
 import grpc
 
+from crowfly.store.background import end
 from crowfly.store.backoff import Backoff
 from crowfly.store.etcd_keys import encode_key
 from crowfly.store.etcd_members import (
@@ -26,7 +27,7 @@ from crowfly.store.interface import StoreError
 
 log = logging.getLogger(__name__)
 
-Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
+Spawn = Callable[[Coroutine[None, None, None], str], asyncio.Task[None]]  # with a name
 
 REVOKE_SECONDS = 1.0
 
@@ -48,7 +49,7 @@ class EtcdLease:
     async def begin(self, spawn: Spawn) -> None:
         """One try to be granted now; from then on in the background."""
         await self._try_refresh()
-        self._keeper = spawn(self._keep())
+        self._keeper = spawn(self._keep(), "the keeper of a lease")
 
     async def put(self, key: str, value: bytes) -> None:
         if self._keeper is None or self._keeper.done():
@@ -66,8 +67,7 @@ class EtcdLease:
 
     async def revoke(self) -> None:
         if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait((self._keeper,))
+            await end((self._keeper,))
         if self._id is None:
             return
         request = LeaseRevokeRequest(ID=self._id)
@@ -75,7 +75,7 @@ class EtcdLease:
             async with asyncio.timeout(REVOKE_SECONDS):
                 await self._members.call(lambda member: member.lease.LeaseRevoke, request, WRITE)
         except (StoreError, TimeoutError) as error:
-            log.info("lease %x is left to end by itself: %s", self._id, error or "no answer")
+            log.info("lease %x is left to end by itself: %s", self._id, str(error) or "no answer")
 
     async def _keep(self) -> None:
         while True:

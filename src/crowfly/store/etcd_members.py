@@ -10,6 +10,7 @@ import grpc.aio
 
 from crowfly import address, wire
 from crowfly.address import Address
+from crowfly.cancellation import asked_to_stop
 from crowfly.store.etcd_pb2_grpc import KVStub, LeaseStub, WatchStub
 from crowfly.store.interface import StoreError
 
@@ -29,9 +30,9 @@ _CHANNEL_OPTIONS = tuple(
         "grpc.max_receive_message_length": 64 << 20,
         # etcd allows no pings without calls: it answers the third with GOAWAY too_many_pings.
         "grpc.keepalive_permit_without_calls": 0,
-        # It is also the time to connect in: 100 ms are too short for a busy machine.
+        # Also the time to connect in. Less than `CALL_SECONDS`, so that a call that meets a silent
+        # member fails as unavailable while there is time for another.
         "grpc.min_reconnect_backoff_ms": 1_000,
-        "grpc.enable_http_proxy": 0,  # a cluster's own store is never behind one
     }.items()
 )
 
@@ -95,6 +96,16 @@ class Answers(Generic[Request, Response]):
     async def next(self) -> Response:
         """Raises `StoreError` if the stream breaks, ends, or stays silent for too long."""
         try:
+            return await self._read()
+        finally:
+            if asked_to_stop():  # grpc.aio loses a cancellation that meets a stream's own end
+                raise asyncio.CancelledError
+
+    def failure(self, reason: str) -> StoreError:
+        return StoreError(f"etcd at {self._endpoint}: {reason}")
+
+    async def _read(self) -> Response:
+        try:
             async with asyncio.timeout(self._silence):
                 answer = await self._call.read()
         except grpc.aio.AioRpcError as error:
@@ -104,9 +115,6 @@ class Answers(Generic[Request, Response]):
         if answer is grpc.aio.EOF:
             raise self.failure("the stream ended")
         return cast(Response, answer)
-
-    def failure(self, reason: str) -> StoreError:
-        return StoreError(f"etcd at {self._endpoint}: {reason}")
 
 
 class Members:
