@@ -49,5 +49,5 @@ async def stop(process: asyncio.subprocess.Process, sign: signal.Signals, second
             await process.wait()
     except TimeoutError:
         with suppress(ProcessLookupError):  # it ended in this very moment
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # it leads a group of its own
         await process.wait()
