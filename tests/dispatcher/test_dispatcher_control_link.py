@@ -26,7 +26,7 @@ Play = Callable[[Callable[["Stage"], Awaitable[None]]], None]
 def _link_to_nobody() -> ControlLink:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    facts = WorkerFacts("w0", "e0", f"127.0.0.1:{port}", "m", 64, "fp32", "torch", 16, 4, 1)
+    facts = WorkerFacts("w0", "e0", f"127.0.0.1:{port}", "m", 64, "fp32", 16, 4)
     return ControlLink(facts, "d0", Cluster([]))
 
 

@@ -16,7 +16,6 @@ MAX_MODEL = 256  # characters; an error repeats it, and gRPC carries 8 KiB of er
 RateField = Literal["prefill_tokens_per_s", "step_base_ms", "step_per_sequence_ms"]
 
 _PRECISION_NAMES = {value: name for name, value in wire.PRECISIONS.items()}
-_KERNEL_NAMES = {value: name for name, value in wire.KERNELS.items()}
 _PROFILES = {value: Profile(name) for name, value in wire.PROFILES.items()}
 _PROFILES[common_pb2.TUNING_PROFILE_UNSPECIFIED] = Profile.LATENCY_OPTIMIZED
 
@@ -30,10 +29,8 @@ def facts_of(registration: worker_pb2.WorkerRegistration) -> WorkerFacts:
         model=registration.model.name,
         context_tokens=registration.model.context_tokens,
         precision=_PRECISION_NAMES.get(registration.precision, ""),
-        kernel=_KERNEL_NAMES.get(registration.kernel, ""),
         page_tokens=registration.page_tokens,
         total_pages=registration.total_pages,
-        page_bytes=registration.page_bytes,
     )
     missing = [field for field in WorkerFacts.__slots__ if not getattr(facts, field)]
     if missing:

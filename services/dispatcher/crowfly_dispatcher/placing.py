@@ -32,10 +32,10 @@ class Placing:
             if isinstance(decision, Rejection):
                 raise no_place(decision, request, failures, self._cluster.map_stale)
             try:
-                return await self._claim(request, decision.chosen, kernel_hint)
+                return await self._claim(request, decision, kernel_hint)
             except ClaimFailed as failure:
                 failures.append(failure)
-                request = replace(request, tried=request.tried | {decision.chosen.facts.id})
+                request = replace(request, tried=request.tried | {decision.facts.id})
         raise failed(failures[-1])
 
     async def _claim(

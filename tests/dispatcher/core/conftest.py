@@ -33,10 +33,8 @@ class Make:
             model=model,
             context_tokens=context_tokens,
             precision=precision,
-            kernel="torch",
             page_tokens=page_tokens,
             total_pages=total_pages,
-            page_bytes=1024,
         )
 
     def load(

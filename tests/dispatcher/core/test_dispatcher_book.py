@@ -50,6 +50,31 @@ def test_a_refused_promise_gives_its_pages_back_once(make: Make) -> None:
     book.check()
 
 
+def test_a_refusal_for_want_of_pages_corrects_the_book_until_the_next_report(make: Make) -> None:
+    book = make.book((make.facts(), make.load(1, free_pages=100)))
+    book.promise("w0", make.promise("before", 1, pages=10))
+    book.promise("w0", make.promise("refused", 2, pages=30))
+    book.promise("w0", make.promise("after", 3, pages=5))
+    book.release_short("w0", "refused", free_pages=20)  # without the 10, with the 5
+    worker = _worker(book)
+    assert (worker.free_pages, worker.promised_pages) == (15, 15)
+    assert worker.load == make.load(1, free_pages=30)
+    book.report("w0", "e0", make.load(2, free_pages=60), applied=3)
+    assert _worker(book).free_pages == 60
+    book.check()
+
+
+def test_a_refusal_never_makes_the_book_more_hopeful(make: Make) -> None:
+    book = make.book((make.facts(), make.load(free_pages=50, hole_pages=8)))
+    book.promise("w0", make.promise("a", 1, pages=30))
+    book.release_short("w0", "a", free_pages=90)
+    book.release_short("w0", "a", free_pages=1)
+    book.release_short("nobody", "a", free_pages=1)
+    assert _worker(book).load == make.load(free_pages=50, hole_pages=8)
+    assert _worker(book).free_pages == 50
+    book.check()
+
+
 def test_more_pages_than_reported_are_never_promised(make: Make) -> None:
     book = make.book((make.facts(), make.load(free_pages=10)))
     book.promise("w0", make.promise("a", 1, pages=6))
@@ -138,7 +163,7 @@ class OneDispatcherAndAnHonestWorker(RuleBasedStateMachine):
     @initialize()
     def join(self) -> None:
         self.book = Book()
-        self.book.register(WorkerFacts("w", "e", "a:1", "m", 100, "fp32", "torch", 1, 50, 1))
+        self.book.register(WorkerFacts("w", "e", "a:1", "m", 100, "fp32", 1, 50))
         self.book.connected("w", "e")
         self.sent = self.applied = self.reported = 0
         self.used: dict[str, int] = {}

@@ -9,7 +9,7 @@ import pytest
 from crowfly_dispatcher.core.book import Book
 from crowfly_dispatcher.core.filters import FRESH_SECONDS
 from crowfly_dispatcher.core.model import (
-    Placement,
+    Candidate,
     Reason,
     Rejection,
     Request,
@@ -27,9 +27,9 @@ def _rejected(book: Book, request: Request, now: float = 0.0) -> Rejection:
     return decision
 
 
-def _placed(book: Book, request: Request, now: float = 0.0) -> Placement:
+def _placed(book: Book, request: Request, now: float = 0.0) -> Candidate:
     decision = place(book, request, now)
-    assert isinstance(decision, Placement)
+    assert isinstance(decision, Candidate)
     return decision
 
 
@@ -48,7 +48,7 @@ def test_an_unknown_model_is_told_the_served_ones(make: Make) -> None:
 
 def test_no_model_means_the_only_one(make: Make) -> None:
     book = make.book((make.facts("a"), make.load()), (make.facts("b"), make.load()))
-    assert _placed(book, make.request(model=None)).candidates == 2
+    assert _placed(book, make.request(model=None)).facts.model == "m"
     book.register(make.facts("c", model="other"))
     assert _rejected(book, make.request(model=None)) == Rejection(
         Reason.MODEL_NOT_NAMED, served=("m", "other")
@@ -60,7 +60,7 @@ def test_a_precision_is_a_demand(make: Make) -> None:
         (make.facts("a", precision="fp32"), make.load()),
         (make.facts("b", precision="bf16"), make.load()),
     )
-    assert _placed(book, make.request(precision="bf16")).chosen.facts.id == "b"
+    assert _placed(book, make.request(precision="bf16")).facts.id == "b"
     assert _rejected(book, make.request(precision="fp16")) == Rejection(
         Reason.PRECISION, dropped=((Reason.PRECISION, 2),), served=("bf16", "fp32")
     )
@@ -74,7 +74,7 @@ def test_prompt_and_answer_share_the_context(
 ) -> None:
     book = make.book((make.facts(context_tokens=1024), make.load()))
     decision = place(book, make.request(prompt_tokens=prompt, max_tokens=answer), 0.0)
-    assert isinstance(decision, Placement) == fits
+    assert isinstance(decision, Candidate) == fits
 
 
 def test_over_the_context_says_by_how_much(make: Make) -> None:
@@ -113,13 +113,13 @@ def test_what_is_short_now_is_said_in_pages_of_the_nearest_worker(make: Make) ->
 
 def test_the_last_token_needs_no_position(make: Make) -> None:
     book = make.book((make.facts(), make.load(free_pages=1)))
-    assert _placed(book, make.request(prompt_tokens=10, max_tokens=7)).chosen.pages == 1
+    assert _placed(book, make.request(prompt_tokens=10, max_tokens=7)).pages == 1
     assert _rejected(book, make.request(prompt_tokens=10, max_tokens=8)).reason is Reason.MEMORY
 
 
 def test_no_max_tokens_claims_the_rest_of_the_context(make: Make) -> None:
     book = make.book((make.facts(context_tokens=1024), make.load()))
-    chosen = _placed(book, make.request(prompt_tokens=24, max_tokens=None)).chosen
+    chosen = _placed(book, make.request(prompt_tokens=24, max_tokens=None))
     assert (chosen.max_tokens, chosen.pages) == (1000, 64)
 
 
@@ -129,7 +129,7 @@ def test_only_a_connected_worker_is_chosen(make: Make) -> None:
     book.report("w0", "e0", make.load())
     assert _rejected(book, make.request()).reason is Reason.NOT_CONNECTED
     book.connected("w0", "e0")
-    assert _placed(book, make.request()).chosen.facts.id == "w0"
+    assert _placed(book, make.request()).facts.id == "w0"
     book.lost("w0", "e0")
     assert _rejected(book, make.request()).reason is Reason.NOT_CONNECTED
 
@@ -148,13 +148,13 @@ def test_a_draining_worker_is_not_chosen(make: Make) -> None:
 
 def test_a_worker_that_fell_silent_is_not_chosen(make: Make) -> None:
     book = make.book((make.facts(), make.load(at=10.0)))
-    assert _placed(book, make.request(), now=10.0 + FRESH_SECONDS).candidates == 1
+    assert _placed(book, make.request(), now=10.0 + FRESH_SECONDS).facts.id == "w0"
     assert _rejected(book, make.request(), now=10.1 + FRESH_SECONDS).reason is Reason.SILENT
 
 
 def test_a_worker_that_refused_is_not_asked_again(make: Make) -> None:
     book = make.book((make.facts("a"), make.load()), (make.facts("b"), make.load()))
-    assert _placed(book, make.request(tried=frozenset("a"))).chosen.facts.id == "b"
+    assert _placed(book, make.request(tried=frozenset("a"))).facts.id == "b"
     assert _rejected(book, make.request(tried=frozenset("ab"))).reason is Reason.TRIED
 
 

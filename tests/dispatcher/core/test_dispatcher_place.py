@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from crowfly_dispatcher.core.book import Book
 from crowfly_dispatcher.core.model import (
+    Candidate,
     Link,
-    Placement,
     Profile,
     Promise,
     Request,
@@ -68,10 +68,8 @@ def histories(draw: st.DrawFn, id: str) -> list[Event]:
             model=st.sampled_from(["m", "m", "n"]),
             context_tokens=st.integers(100, 600),
             precision=st.sampled_from(["fp32", "bf16"]),
-            kernel=st.just("torch"),
             page_tokens=st.sampled_from([1, 16, 64]),
             total_pages=st.integers(1, 60),
-            page_bytes=st.just(1),
         )
     )
     promised = iter(range(1, 100))
@@ -118,8 +116,8 @@ def _interleaved(histories: tuple[list[Event], ...], seed: int) -> Book:
 def test_a_placement_always_fits(cluster: tuple[list[Event], ...], request: Request) -> None:
     book = _interleaved(cluster, 0)
     decision = place(book, request, 5.0)
-    if isinstance(decision, Placement):
-        chosen = decision.chosen
+    if isinstance(decision, Candidate):
+        chosen = decision
         worker = book.worker(chosen.facts.id)
         assert worker is not None
         assert worker.load is not None
@@ -191,8 +189,8 @@ def test_two_equal_idle_workers_share_a_burst_evenly(
             f"{salt}-{n}", prompt_tokens=prompt, max_tokens=answer, profile=profile
         )
         decision = place(book, request, 0.0)
-        assert isinstance(decision, Placement)
-        chosen = decision.chosen
+        assert isinstance(decision, Candidate)
+        chosen = decision
         counts[chosen.facts.id] += 1
         book.promise(chosen.facts.id, Promise(str(n), n + 1, chosen.pages, prompt))
     assert counts["a"] in (15, 16, 17)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from crowfly_dispatcher.core.book import Book
-from crowfly_dispatcher.core.model import Candidate, Placement, Profile, Request
+from crowfly_dispatcher.core.model import Candidate, Profile, Request
 from crowfly_dispatcher.core.place import place
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def _chosen(book: Book, request: Request) -> Candidate:
     decision = place(book, request, 0.0)
-    assert isinstance(decision, Placement)
-    return decision.chosen
+    assert isinstance(decision, Candidate)
+    return decision
 
 
 def test_the_terms_are_milliseconds_by_the_workers_own_rates(make: Make) -> None:
@@ -37,6 +37,16 @@ def test_the_terms_are_milliseconds_by_the_workers_own_rates(make: Make) -> None
     assert chosen.decode_ms == pytest.approx(20 * (10.0 + 6 * 2.0))
     assert chosen.ttft_ms == pytest.approx(350.0)
     assert chosen.total_ms == pytest.approx(790.0)
+
+
+def test_the_prompt_of_a_claim_counts_once_promised_or_reported(make: Make) -> None:
+    book = make.book((make.facts(), make.load(1, waiting=200)))
+    book.promise("w0", make.promise("a", 1, pages=1, prompt=50))
+    promised = _chosen(book, make.request(prompt_tokens=100))
+    book.report("w0", "e0", make.load(2, waiting=250, held=1), applied=1)
+    reported = _chosen(book, make.request(prompt_tokens=100))
+    assert (promised.queue_ms, reported.queue_ms) == (250.0, 250.0)
+    assert promised.decode_ms == reported.decode_ms == 7 * (10.0 + 2 * 1.0)
 
 
 def test_an_unknown_rate_is_the_slowest_known_one(make: Make) -> None:

@@ -77,6 +77,17 @@ class Book:
         if self._promises.get(id, {}).pop(reservation, None) is not None:
             self._set(self._workers[id])
 
+    def release_short(self, id: str, reservation: str, free_pages: int) -> None:
+        """As `release`, when the worker refused because it had only `free_pages` left, after the
+        claims sent before this one. No more is believed to be free until the next report."""
+        worker, promises = self._workers.get(id), self._promises.get(id, {})
+        refused = promises.get(reservation)
+        if worker and worker.load and refused:
+            before = [p.pages for p in promises.values() if p.open_sequence < refused.open_sequence]
+            load = _at_most(worker.load, free_pages + sum(before))
+            self._workers[id] = replace(worker, load=load)
+        self.release(id, reservation)
+
     def check(self) -> None:
         """Raises `AssertionError` unless the sums are those of the promises, each worker has its
         list of them, and only connected workers have any."""
@@ -109,6 +120,14 @@ def _with_sums(worker: Worker, promises: Collection[Promise]) -> Worker:
         promised_pages=sum(promise.pages for promise in promises),
         promised_prompt_tokens=sum(promise.prompt_tokens for promise in promises),
         promised_sequences=len(promises),
+    )
+
+
+def _at_most(load: WorkerLoad, free_pages: int) -> WorkerLoad:
+    return replace(
+        load,
+        free_pages=min(load.free_pages, free_pages),
+        largest_free_run_pages=min(load.largest_free_run_pages, free_pages),
     )
 
 

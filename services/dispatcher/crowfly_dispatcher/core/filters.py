@@ -38,34 +38,27 @@ def sieve(
 
 def judge(worker: Worker, request: Request, now: float) -> Eligible | Reason:
     """One worker. What can never be is told before what cannot be now."""
-    never = _never(worker.facts, request)
-    if never is not None:
-        return never
-    load = worker.load
-    if worker.link is not Link.CONNECTED or load is None:
-        return Reason.NOT_CONNECTED
-    if load.draining:
-        return Reason.DRAINING
-    if now - load.at > FRESH_SECONDS:
-        return Reason.SILENT
-    pages = pages_of(worker.facts, request)
-    if pages > worker.free_pages:
-        return Reason.MEMORY
-    if worker.facts.id in request.tried:
-        return Reason.TRIED
-    return Eligible(worker, load, max_tokens_of(worker.facts, request), pages)
-
-
-def _never(facts: WorkerFacts, request: Request) -> Reason | None:
+    facts, load = worker.facts, worker.load
     if request.model not in (None, facts.model):
         return Reason.MODEL
     if request.precision not in (None, facts.precision):
         return Reason.PRECISION
     if tokens_of(request) > facts.context_tokens:
         return Reason.CONTEXT
-    if pages_of(facts, request) > facts.total_pages:
+    pages = pages_of(facts, request)
+    if pages > facts.total_pages:
         return Reason.ARENA
-    return None
+    if worker.link is not Link.CONNECTED or load is None:
+        return Reason.NOT_CONNECTED
+    if load.draining:
+        return Reason.DRAINING
+    if now - load.at > FRESH_SECONDS:
+        return Reason.SILENT
+    if pages > worker.free_pages:
+        return Reason.MEMORY
+    if facts.id in request.tried:
+        return Reason.TRIED
+    return Eligible(worker, load, max_tokens_of(facts, request), pages)
 
 
 def max_tokens_of(facts: WorkerFacts, request: Request) -> int:

@@ -31,10 +31,8 @@ class WorkerFacts:
     model: str
     context_tokens: int  # prompt and answer together
     precision: str
-    kernel: str
     page_tokens: int  # positions in one KV page
     total_pages: int
-    page_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class WorkerLoad:
     free_pages: int
     largest_free_run_pages: int
     running: int  # sequences
-    waiting_prompt_tokens: int  # submitted, not prefilled yet
+    waiting_prompt_tokens: int  # of held and submitted prompts, not prefilled yet
     held: int  # claims whose caller has not come yet
     draining: bool
     prefill_tokens_per_s: float | None = None
@@ -119,14 +117,6 @@ class Candidate(NamedTuple):
     @property
     def total_ms(self) -> float:
         return self.queue_ms + self.prefill_ms + self.decode_ms
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """The choice. `chosen` was the best of `candidates` workers."""
-
-    chosen: Candidate
-    candidates: int
 
 
 class Reason(IntEnum):

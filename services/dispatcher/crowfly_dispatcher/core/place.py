@@ -2,12 +2,12 @@
 
 from crowfly_dispatcher.core.book import Book
 from crowfly_dispatcher.core.filters import sieve
-from crowfly_dispatcher.core.model import Placement, Reason, Rejection, Request
+from crowfly_dispatcher.core.model import Candidate, Reason, Rejection, Request
 from crowfly_dispatcher.core.rejection import rejection
 from crowfly_dispatcher.core.score import pick, score
 
 
-def place(book: Book, request: Request, now: float) -> Placement | Rejection:
+def place(book: Book, request: Request, now: float) -> Candidate | Rejection:
     """The best worker for `request` by what is known at `now` (seconds). Changes nothing."""
     workers = book.workers()
     if not workers:
@@ -17,5 +17,4 @@ def place(book: Book, request: Request, now: float) -> Placement | Rejection:
     eligible, dropped = sieve(workers, request, now)
     if not eligible:
         return rejection(dropped, request)
-    candidates = score(eligible, request)
-    return Placement(pick(candidates, request), len(candidates))
+    return pick(score(eligible, request), request)

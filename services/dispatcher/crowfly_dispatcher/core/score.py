@@ -36,9 +36,12 @@ def pick(candidates: Sequence[Candidate], request: Request) -> Candidate:
     this dispatcher, which spreads a burst evenly; then by a hash of request and worker, so that
     several dispatchers with the same map do not all choose the same worker."""
     for cost, near in _COSTS[request.profile]:
-        bound = min(cost(candidate) for candidate in candidates) * near
-        candidates = [candidate for candidate in candidates if cost(candidate) <= bound]
-    return min(candidates, key=lambda each: (each.promised_sequences, _lot(request, each)))
+        costs = [cost(candidate) for candidate in candidates]
+        bound = min(costs) * near
+        candidates = [each for each, its in zip(candidates, costs, strict=True) if its <= bound]
+    fewest = min(each.promised_sequences for each in candidates)
+    candidates = [each for each in candidates if each.promised_sequences == fewest]
+    return min(candidates, key=lambda each: _lot(request, each))
 
 
 def _candidate(eligible: Eligible, request: Request, rates: Rates) -> Candidate:
@@ -60,12 +63,12 @@ def _candidate(eligible: Eligible, request: Request, rates: Rates) -> Candidate:
 
 
 def _rates(load: WorkerLoad, unknown: Rates) -> Rates:
-    known = (load.prefill_tokens_per_s, load.step_base_ms, load.step_per_sequence_ms)
-    prefill, base, per_sequence = (
-        rate if rate is not None else fallback
-        for rate, fallback in zip(known, unknown, strict=True)
+    prefill, base, per_sequence = unknown
+    return (
+        prefill if load.prefill_tokens_per_s is None else load.prefill_tokens_per_s,
+        base if load.step_base_ms is None else load.step_base_ms,
+        per_sequence if load.step_per_sequence_ms is None else load.step_per_sequence_ms,
     )
-    return prefill, base, per_sequence
 
 
 def _slowest(loads: Sequence[WorkerLoad]) -> Rates:
