@@ -132,7 +132,10 @@ class ScriptedWorker(WorkerServiceServicer):
         reason: RefusalReason.ValueType = REFUSAL_REASON_NO_PAGES,
     ) -> ControlResponse:
         refused = StreamRefused(
-            reservation_id=claim.reservation_id, reason=reason, message="as scripted"
+            reservation_id=claim.reservation_id,
+            reason=reason,
+            message="as scripted",
+            free_pages=self.report.free_pages,
         )
         return ControlResponse(refused=refused)
 

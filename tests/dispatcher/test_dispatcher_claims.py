@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from crowfly.v1.worker_pb2 import (
     ControlResponse,
     OpenStream,
 )
+from crowfly_dispatcher import control_stream
 
 if TYPE_CHECKING:
     from tests.dispatcher.conftest import Dispatcher, ScriptedWorker, Stage
@@ -120,6 +122,23 @@ def test_a_refusal_goes_to_the_next_best(play: Play) -> None:
     play(scene)
 
 
+def test_a_worker_that_refused_for_want_of_pages_is_not_asked_by_the_next_request(
+    play: Play,
+) -> None:
+    async def scene(stage: Stage) -> None:
+        dispatcher, (worker,) = await _ready(stage, "w0")
+        worker.mute = True  # the refusal alone tells that somebody else took the pages
+        worker.report.free_pages = 2
+        for _ in range(2):
+            status, message = await dispatcher.refused(prompt_tokens=48)
+            assert status is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "4 pages of 16 tokens are needed and the best worker has 2" in message
+        assert len(worker.opens) == 1
+        assert (await dispatcher.place()).worker_id == "w0"
+
+    play(scene)
+
+
 def test_three_refusals_are_an_answer(play: Play) -> None:
     async def scene(stage: Stage) -> None:
         dispatcher, workers = await _ready(stage, "a", "b", "c", "d")
@@ -167,14 +186,40 @@ def test_a_worker_that_dies_under_a_claim_is_suspect_and_the_next_one_takes_it(p
     play(scene)
 
 
-def test_a_worker_that_does_not_answer_is_suspect_and_the_next_one_takes_it(play: Play) -> None:
+def test_a_claim_without_an_answer_is_given_back_and_the_next_worker_takes_it(play: Play) -> None:
     async def scene(stage: Stage) -> None:
         dispatcher, (first, second) = await _ready(stage, "a", "b")
         second.say(waiting_prompt_tokens=1000)
         await dispatcher.until(lambda seen: seen.workers[1].report.waiting_prompt_tokens == 1000)
         first.answer = first.ignore
         assert (await dispatcher.place()).worker_id == "b"
-        await _until(lambda: len(first.hellos) == 2)  # its stream was ended and begun again
+        await _until(lambda: first.closes)
+        assert first.closes == [claim.reservation_id for claim in first.opens]
+
+    play(scene)
+
+
+def test_a_claim_without_an_answer_leaves_the_others_of_its_stream_alone(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(stage: Stage) -> None:
+        dispatcher, (worker,) = await _ready(stage, "w0")
+        worker.answer = worker.ignore
+        monkeypatch.setattr(control_stream, "ANSWER_SECONDS", 0.2)
+        unanswered = asyncio.create_task(dispatcher.refused())
+        await _until(lambda: len(worker.opens) == 1)
+        monkeypatch.setattr(control_stream, "ANSWER_SECONDS", 20.0)
+        patient = asyncio.create_task(dispatcher.place())
+        await _until(lambda: len(worker.opens) == 2)
+        status, message = await unanswered
+        assert status is grpc.StatusCode.UNAVAILABLE
+        assert message.startswith("worker w0 did not answer a claim")
+        await _until(lambda: worker.closes)
+        (stream,) = worker.streams
+        stream.put_nowait(worker.take(worker.opens[1]))
+        assert (await patient).ticket == worker.opens[1].reservation_id
+        assert worker.closes == [worker.opens[0].reservation_id]
+        assert len(worker.hellos) == 1
 
     play(scene)
 
@@ -229,6 +274,25 @@ def test_a_placement_in_flight_is_finished_when_the_dispatcher_ends(play: Play) 
     play(scene)
 
 
+def test_when_the_dispatcher_ends_the_slowest_placement_still_gets_its_answer(play: Play) -> None:
+    """Three tries of a second each, without an answer."""
+
+    async def scene(stage: Stage) -> None:
+        workers = [await stage.worker(id) for id in "abc"]
+        for worker in workers:
+            worker.answer = worker.ignore
+        async with stage.serving() as dispatcher:
+            for id in "abc":
+                await dispatcher.until_state(id, WORKER_STATE_READY)
+            refused = asyncio.create_task(dispatcher.refused())
+            await _until(lambda: any(worker.opens for worker in workers))
+        status, message = await refused
+        assert status is grpc.StatusCode.UNAVAILABLE
+        assert message.endswith("did not answer a claim within 1 s")
+
+    play(scene)
+
+
 def test_a_late_answer_harms_nobody(play: Play) -> None:
     async def scene(stage: Stage) -> None:
         dispatcher, (worker,) = await _ready(stage, "w0")
@@ -269,6 +333,32 @@ def test_the_book_counts_a_claim_until_the_report_does(play: Play) -> None:
         assert picture.workers[0].report.free_pages == 97
 
     play(scene)
+
+
+def test_placements_whose_callers_never_come_leave_nothing_behind(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        dispatcher, (worker,) = await _ready(stage, "w0")
+
+        def take_and_expire(claim: OpenStream) -> ControlResponse:
+            answer = worker.take(claim)
+            worker.report.free_pages = worker.report.largest_free_run_pages = 100
+            return answer
+
+        worker.answer = take_and_expire
+        await dispatcher.place()
+        before = _futures()
+        for _ in range(1000):
+            await dispatcher.place()
+        picture = await dispatcher.until(lambda seen: seen.workers[0].promised_pages == 0)
+        assert picture.workers[0].report.free_pages == 100
+        assert _futures() < before + 100
+
+    play(scene)
+
+
+def _futures() -> int:
+    gc.collect()
+    return sum(type(each) is asyncio.Future for each in gc.get_objects())
 
 
 def test_a_burst_is_shared_evenly(play: Play) -> None:

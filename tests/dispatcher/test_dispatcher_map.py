@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import grpc
+import pytest
 
 from crowfly import wire
 from crowfly.v1.common_pb2 import PRECISION_BF16, WorkerReport
@@ -24,6 +25,7 @@ from crowfly.v1.topology_pb2 import (
     NodeRecord,
     ReportedWorker,
 )
+from crowfly_dispatcher import cluster
 
 if TYPE_CHECKING:
     from tests.dispatcher.conftest import Stage
@@ -73,7 +75,11 @@ def test_a_registered_worker_that_does_not_speak_is_connecting(play: Play) -> No
         worker.registration.epoch = "e1"
         await stage.register(worker)
         await dispatcher.until(lambda seen: [w.registration.epoch for w in seen.workers] == ["e1"])
-        await dispatcher.until_state("w0", WORKER_STATE_CONNECTING)
+        picture = await dispatcher.until(
+            lambda seen: seen.workers[0].state == WORKER_STATE_CONNECTING
+        )
+        said = {field.name for field, _ in picture.workers[0].ListFields()}
+        assert said == {"registration", "state"}  # no report, so no age of one
         status, message = await dispatcher.refused()
         assert status is grpc.StatusCode.UNAVAILABLE
         assert message == "no worker takes requests now (workers: 1 not connected)"
@@ -83,9 +89,10 @@ def test_a_registered_worker_that_does_not_speak_is_connecting(play: Play) -> No
 
 def test_a_worker_that_left_is_gone(play: Play) -> None:
     async def scene(stage: Stage) -> None:
-        dispatcher, _ = await stage.dispatcher(), await stage.worker("w0")
+        dispatcher, worker = await stage.dispatcher(), await stage.worker("w0")
         await dispatcher.until_state("w0", WORKER_STATE_READY)
         await stage.unregister("w0")
+        await worker.die()
         await dispatcher.until(lambda seen: not seen.workers)
         assert await dispatcher.refused() == (
             grpc.StatusCode.UNAVAILABLE,
@@ -144,15 +151,55 @@ def test_while_the_store_is_away_placing_goes_on(play: Play) -> None:
     play(scene)
 
 
+def test_a_store_that_lost_its_data_stops_no_placement(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        dispatcher, worker = await stage.dispatcher(), await stage.worker("w0")
+        await dispatcher.until_state("w0", WORKER_STATE_READY)
+        worker.answer = worker.ignore
+        in_flight = asyncio.create_task(dispatcher.place())
+        await dispatcher.until(lambda seen: worker.opens != [])
+        stage.store.come_back_with({})
+        await stage.worker("other", model="k")
+        await dispatcher.until_state("other", WORKER_STATE_READY)  # so the empty list was heard
+        await dispatcher.until_state("w0", WORKER_STATE_READY)
+        (stream,) = worker.streams
+        stream.put_nowait(worker.take(worker.opens[0]))
+        assert (await in_flight).worker_id == "w0"
+        worker.answer = worker.take
+        assert (await dispatcher.place()).worker_id == "w0"
+        await stage.register(worker)
+        assert (await dispatcher.place()).worker_id == "w0"
+        assert len(worker.hellos) == 1
+
+    play(scene)
+
+
+def test_a_drained_workers_link_ends(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "STAY_SECONDS", 0.0)
+
+    async def scene(stage: Stage) -> None:
+        dispatcher, worker = await stage.dispatcher(), await stage.worker("w0")
+        await dispatcher.until_state("w0", WORKER_STATE_READY)
+        worker.say(draining=True)
+        await dispatcher.until_state("w0", WORKER_STATE_DRAINING)
+        await stage.unregister("w0")
+        await dispatcher.until(lambda seen: not seen.workers)
+        await dispatcher.until(lambda seen: not worker.streams)
+
+    play(scene)
+
+
 def test_a_new_list_replaces_the_map_and_keeps_the_links_that_stay(play: Play) -> None:
     async def scene(stage: Stage) -> None:
         dispatcher = await stage.dispatcher()
-        await stage.worker("gone")
+        gone = await stage.worker("gone")
         stays = await stage.worker("stays")
         await stage.store.put(wire.NODES + "n0", NodeRecord(node="n0").SerializeToString())
         await dispatcher.until_state("gone", WORKER_STATE_READY)
         await dispatcher.until_state("stays", WORKER_STATE_READY)
         await dispatcher.until(lambda seen: len(seen.nodes) == 1)
+        await gone.die()
+        await dispatcher.until_state("gone", WORKER_STATE_SUSPECT)
         key, node = wire.WORKERS + "stays", NodeRecord(node="n1")
         stage.store.come_back_with(
             {

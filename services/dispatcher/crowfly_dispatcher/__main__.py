@@ -16,14 +16,15 @@ from crowfly.settings import SettingsError, read_or_exit
 from crowfly.store import Store, open_store
 from crowfly.v1 import dispatcher_pb2_grpc
 from crowfly_dispatcher.cluster import Cluster
+from crowfly_dispatcher.control_stream import ANSWER_SECONDS
 from crowfly_dispatcher.links import Links
 from crowfly_dispatcher.map import WATCHED, follow
-from crowfly_dispatcher.placing import Placing
+from crowfly_dispatcher.placing import TRIES, Placing
 from crowfly_dispatcher.service import DispatcherService
 from crowfly_dispatcher.settings import DispatcherSettings
 
-# A placement takes a few milliseconds, and at worst three unanswered claims of a second.
-FINISH_SECONDS = 2.0
+# A placement takes a few milliseconds. At worst no worker answers, and the caller is told so.
+FINISH_SECONDS = TRIES * ANSWER_SECONDS + 0.5
 
 
 @asynccontextmanager

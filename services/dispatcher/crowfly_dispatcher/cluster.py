@@ -6,10 +6,14 @@ The one owner of both, so that what an operator reads is what decisions are made
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from crowfly import wire
 from crowfly.v1 import common_pb2, topology_pb2, worker_pb2
 from crowfly_dispatcher.core.book import Book
-from crowfly_dispatcher.core.model import WorkerFacts
+from crowfly_dispatcher.core.model import Link, WorkerFacts
 from crowfly_dispatcher.decode import facts_of, load_of
+
+# A worker that lives registers again within its lease, also when the store comes back empty.
+STAY_SECONDS = wire.LEASE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,7 @@ class Cluster:
         self.book = Book()
         self._registrations: dict[str, worker_pb2.WorkerRegistration] = {}
         self._reports: dict[str, common_pb2.WorkerReport] = {}
+        self._unlisted: dict[str, float] = {}  # by worker: when the store dropped it, in seconds
         self._nodes: dict[str, KnownNode] = {}
         self._unheard = set(watched)
 
@@ -50,13 +55,30 @@ class Cluster:
     def joined(self, registration: worker_pb2.WorkerRegistration) -> None:
         """Raises `ValueError` for a registration that cannot be used; nothing changed then."""
         facts = facts_of(registration)
+        self._unlisted.pop(facts.id, None)
         known = self.book.worker(facts.id)
         if known is None or known.facts.epoch != facts.epoch:
             self.left(facts.id)
             self.book.register(facts)
             self._registrations[facts.id] = registration
 
+    def unlisted(self, worker_id: str, now: float) -> None:
+        """The store lists it no more. It left, or the store lost its data: a worker whose control
+        stream lives stays for `STAY_SECONDS`, and for as long as it is listed if it joins again."""
+        if self.book.worker(worker_id) is not None:
+            self._unlisted.setdefault(worker_id, now)
+        self.drop_unlisted(now)
+
+    def drop_unlisted(self, now: float) -> None:
+        """Forget the unlisted workers whose control stream ended, or whose time is over."""
+        for worker_id, since in list(self._unlisted.items()):
+            worker = self.book.worker(worker_id)
+            connected = worker is not None and worker.link is Link.CONNECTED
+            if not connected or now - since >= STAY_SECONDS:
+                self.left(worker_id)
+
     def left(self, worker_id: str) -> None:
+        self._unlisted.pop(worker_id, None)
         self.book.unregister(worker_id)
         self._registrations.pop(worker_id, None)
         self._reports.pop(worker_id, None)

@@ -44,7 +44,7 @@ class ControlLink:
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     async def open(self, claim: worker_pb2.OpenStream, pages: int) -> worker_pb2.StreamOpened:
-        """As `ControlStream.open`. Raises `ClaimRefused`, `StreamLost`."""
+        """As `ControlStream.open`. Raises `ClaimFailed`."""
         return await self._stream.open(claim, pages)
 
     def _new_stream(self) -> ControlStream:

@@ -10,8 +10,8 @@ from crowfly.v1 import worker_pb2
 from crowfly_dispatcher.cluster import Cluster
 from crowfly_dispatcher.core.model import Promise, WorkerFacts
 
-# A worker answers a claim in microseconds, off its device's thread. One that takes this long
-# hangs, and each request that still waits for it could run elsewhere.
+# A worker answers a claim in microseconds, off its device's thread. After this long the request
+# is better off elsewhere. The stream stays: whether the worker lives, its silence tells.
 ANSWER_SECONDS = 1.0
 # Capacity comes at least once a second. After five missed ones the process does not run, even if
 # its kernel or its gRPC threads still answer pings.
@@ -28,6 +28,10 @@ class ClaimRefused(ClaimFailed):
     def __init__(self, worker_id: str, refused: worker_pb2.StreamRefused) -> None:
         super().__init__(f"worker {worker_id} refused: {refused.message}")
         self.reason = refused.reason
+
+
+class ClaimUnanswered(ClaimFailed):
+    """Not in time, and it was given back; the worker may live."""
 
 
 class StreamLost(ClaimFailed):
@@ -70,7 +74,8 @@ class ControlStream:
         """Promise the pages in the book, and ask the worker for them.
 
         Up to the first await this runs with the decision before it, so nothing comes in between.
-        A caller who gives up takes the claim back. Raises `ClaimRefused`, `StreamLost`.
+        A claim that is not answered in time is given back, as is that of a caller who gives up;
+        its promise stays until the worker reports what it did. Raises `ClaimFailed`.
         """
         if not self.connected:
             raise StreamLost(f"worker {self._facts.id} is not connected")
@@ -79,8 +84,10 @@ class ControlStream:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await answer
         except TimeoutError:
-            self._give_up(f"no answer to a claim within {ANSWER_SECONDS:g} s")
-            raise StreamLost(f"worker {self._facts.id} does not answer") from None
+            self.close(claim.reservation_id)
+            raise ClaimUnanswered(
+                f"worker {self._facts.id} did not answer a claim within {ANSWER_SECONDS:g} s"
+            ) from None
         except asyncio.CancelledError:
             self.close(claim.reservation_id)
             raise
@@ -151,10 +158,17 @@ class ControlStream:
         self._cluster.heard(report, time.monotonic(), capacity.applied_sequence)
 
     def _heard_refusal(self, refused: worker_pb2.StreamRefused) -> None:
-        self._cluster.book.release(self._facts.id, refused.reservation_id)
+        self._released(refused)
         answer = self._waiting.get(refused.reservation_id)
         if answer and not answer.done():
             answer.set_exception(ClaimRefused(self._facts.id, refused))
+
+    def _released(self, refused: worker_pb2.StreamRefused) -> None:
+        book, id, reservation = self._cluster.book, self._facts.id, refused.reservation_id
+        if refused.reason == worker_pb2.REFUSAL_REASON_NO_PAGES:
+            book.release_short(id, reservation, refused.free_pages)
+        else:
+            book.release(id, reservation)
 
     def _give_up(self, reason: str) -> None:
         if self._call is not None and not self._given_up:

@@ -6,6 +6,7 @@ While the store is away the last map stays in use, and the links to the workers 
 import asyncio
 import logging
 import time
+from collections.abc import Iterable, Iterator
 
 from google.protobuf.message import DecodeError
 
@@ -18,6 +19,7 @@ from crowfly_dispatcher.links import Links
 log = logging.getLogger(__name__)
 
 WATCHED = (wire.WORKERS, wire.NODES)
+DROP_SECONDS = 0.5  # between two looks for workers whose time has run out: a tenth of that time
 
 
 async def follow(store: Store, cluster: Cluster, links: Links) -> None:
@@ -25,37 +27,46 @@ async def follow(store: Store, cluster: Cluster, links: Links) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(_follow_workers(store, cluster, links))
         group.create_task(_follow_nodes(store, cluster))
+        group.create_task(_drop_unlisted(cluster, links))
 
 
 async def _follow_workers(store: Store, cluster: Cluster, links: Links) -> None:
     async for event in store.watch(wire.WORKERS):
         _hear_store(cluster, wire.WORKERS, event)
-        if isinstance(event, Snapshot):
-            gone = {facts.id for facts in cluster.facts()}
-            for worker_id in gone - {_name(key, wire.WORKERS) for key in event.items}:
-                cluster.left(worker_id)
-            for key, value in event.items.items():
+        for key, value in _changes(event, (wire.WORKERS + facts.id for facts in cluster.facts())):
+            if value is None:
+                cluster.unlisted(_name(key, wire.WORKERS), time.monotonic())
+            else:
                 _worker_joined(cluster, key, value)
-        elif isinstance(event, Change) and event.value is not None:
-            _worker_joined(cluster, event.key, event.value)
-        elif isinstance(event, Change):
-            cluster.left(_name(event.key, wire.WORKERS))
         links.follow(cluster.facts())
 
 
 async def _follow_nodes(store: Store, cluster: Cluster) -> None:
     async for event in store.watch(wire.NODES):
         _hear_store(cluster, wire.NODES, event)
-        if isinstance(event, Snapshot):
-            gone = {node.record.node for node in cluster.nodes}
-            for name in gone - {_name(key, wire.NODES) for key in event.items}:
-                cluster.node_left(name)
-            for key, value in event.items.items():
+        for key, value in _changes(
+            event, (wire.NODES + node.record.node for node in cluster.nodes)
+        ):
+            if value is None:
+                cluster.node_left(_name(key, wire.NODES))
+            else:
                 _node_heard(cluster, key, value)
-        elif isinstance(event, Change) and event.value is not None:
-            _node_heard(cluster, event.key, event.value)
-        elif isinstance(event, Change):
-            cluster.node_left(_name(event.key, wire.NODES))
+
+
+async def _drop_unlisted(cluster: Cluster, links: Links) -> None:
+    while True:
+        await asyncio.sleep(DROP_SECONDS)
+        cluster.drop_unlisted(time.monotonic())
+        links.follow(cluster.facts())
+
+
+def _changes(event: WatchEvent, known: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
+    """Key by key, with None for those that are gone: after a list, all `known` ones not in it."""
+    if isinstance(event, Change):
+        yield event.key, event.value
+    elif isinstance(event, Snapshot):
+        yield from ((key, None) for key in set(known) - event.items.keys())
+        yield from event.items.items()
 
 
 def _hear_store(cluster: Cluster, prefix: str, event: WatchEvent) -> None:

@@ -46,13 +46,16 @@ def _state(worker: Worker) -> dispatcher_pb2.WorkerState.ValueType:
 
 
 def _worker(cluster: Cluster, worker: Worker, now: float) -> dispatcher_pb2.PlacedWorker:
-    return dispatcher_pb2.PlacedWorker(
+    placed = dispatcher_pb2.PlacedWorker(
         registration=cluster.registration(worker.facts.id),
         state=_state(worker),
-        report=cluster.report(worker.facts.id),
-        report_age_ms=_ms(now - worker.load.at) if worker.load else 0,
         promised_pages=worker.promised_pages,
     )
+    report = cluster.report(worker.facts.id)
+    if report is not None and worker.load is not None:  # its age goes with it, or neither
+        placed.report.CopyFrom(report)
+        placed.report_age_ms = _ms(now - worker.load.at)
+    return placed
 
 
 def _node(node: KnownNode, now: float) -> topology_pb2.NodeRecord:
