@@ -70,6 +70,15 @@ def test_all_at_once(
         assert_equal(answers[str(i)], one)
 
 
+def test_a_crowd_over_the_budget_moves_on_in_turns(make_client: Callable[..., "Client"]) -> None:
+    client = make_client(step_tokens=8, end_ids=frozenset())
+    for i in range(20):
+        client.ask(str(i), [i], 100)
+    for _ in range(5):
+        client.step()
+    assert [len(answer.tokens) for answer in client.answers.values()] == [2] * 20
+
+
 def test_joining_at_random_moments_with_two_cancelled(
     make_client: Callable[..., "Client"],
     prompts: list[list[int]],

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from crowfly_worker.engine.port import FinishReason
+from crowfly_worker.engine.port import FinishReason, SamplingParams
 from crowfly_worker.models.batch import Batch
 from crowfly_worker.models.llama import Llama
 
@@ -142,6 +142,16 @@ def test_a_step_that_raises_fails_its_own_sequences_and_the_next_goes_on(
         assert client.answers["in the step"].finish is FinishReason.FAILED
         assert client.answers["in the step"].error == "RuntimeError('out of memory')"
         assert client.finish()["waiting"].finish in (FinishReason.LENGTH, FinishReason.STOP)
+
+
+def test_every_chunk_of_a_prompt_is_an_event(make_client: Callable[..., "Client"]) -> None:
+    engine = make_client(step_tokens=16).engine
+    engine.claim("a", 40, 3)
+    engine.submit("a", [1] * 40, SamplingParams())
+    chunks = [engine.step() for _ in range(2)]
+    assert [[(event.id, event.tokens) for event in step] for step in chunks] == [[("a", ())]] * 2
+    (first,) = engine.step()
+    assert len(first.tokens) == 1
 
 
 def test_the_first_kernel_is_timed_once_per_sequence(make_client: Callable[..., "Client"]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from crowfly_worker.engine.port import SamplingParams, StepEvent
+from crowfly_worker.engine.port import Engine, SamplingParams, StepEvent
 from crowfly_worker.engine.thread import EngineThread
 
 if TYPE_CHECKING:
@@ -114,6 +114,43 @@ def test_a_stop_that_cannot_be_kept_says_so(make_client: Callable[..., "Client"]
     assert time.monotonic() - started < SECONDS
     leave.set()
     thread.stop(SECONDS)
+
+
+class Stuck:
+    """An engine whose only step lasts until it is let go, and may then fail."""
+
+    def __init__(self, engine: Engine, fault: Exception | None) -> None:
+        self.facts = engine.facts
+        self.claim, self.release, self.submit = engine.claim, engine.release, engine.submit
+        self.cancel, self.load, self.wait = engine.cancel, engine.load, engine.wait
+        self.entered, self.leave = threading.Event(), threading.Event()
+        self._fault = fault
+
+    def step(self) -> list[StepEvent]:
+        self.entered.set()
+        assert self.leave.wait(SECONDS)
+        if self._fault is not None:
+            raise self._fault
+        return [StepEvent("a", (1,))]
+
+
+@pytest.mark.parametrize("fault", [None, RuntimeError("out of memory")])
+def test_a_step_that_outlives_its_listeners_tells_nobody(
+    make_client: Callable[..., "Client"],
+    fault: Exception | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = Stuck(make_client().engine, fault)
+    told: queue.Queue[object] = queue.Queue()
+    thread = EngineThread(engine, told.put, told.put)
+    thread.start()
+    assert engine.entered.wait(SECONDS)
+    with pytest.raises(TimeoutError):
+        thread.stop(0.05)
+    engine.leave.set()
+    thread.stop(SECONDS)
+    assert told.empty()
+    assert ("RuntimeError('out of memory')" in caplog.text) == (fault is not None)
 
 
 def test_an_error_that_escapes_from_a_step_is_told_once_and_ends_the_thread(

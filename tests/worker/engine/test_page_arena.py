@@ -1,7 +1,5 @@
 """The page arena never loses, doubles or invents a page, whatever is claimed and released."""
 
-import threading
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -40,7 +38,7 @@ class ArenaMachine(RuleBasedStateMachine):
             self.arena.release(owner)
             del self.held[owner]
         else:
-            with pytest.raises(KeyError):
+            with pytest.raises(KeyError, match="the owner holds no pages"):
                 self.arena.release(owner)
 
     @invariant()
@@ -85,7 +83,7 @@ def test_a_scattered_claim_spares_the_longest_run() -> None:
 def test_an_owner_claims_once() -> None:
     arena = PageArena(4)
     arena.claim("a", 1)
-    with pytest.raises(ValueError, match="a holds pages already"):
+    with pytest.raises(ValueError, match="the owner holds pages already"):
         arena.claim("a", 1)
 
 
@@ -95,22 +93,3 @@ def test_a_lost_page_is_found_by_check() -> None:
     arena._claims["a"] = arena._claims["a"][:1]
     with pytest.raises(AssertionError, match="lost or doubled"):
         arena.check()
-
-
-def test_threads_never_share_a_page() -> None:
-    arena = PageArena(64)
-    kept: list[int] = []
-
-    def churn(name: int) -> None:
-        for i in range(300):
-            if arena.claim(f"{name}-{i}", 3) is not None and i % 50:
-                arena.release(f"{name}-{i}")
-        kept.append(name)
-
-    threads = [threading.Thread(target=churn, args=(name,)) for name in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    arena.check()
-    assert len(kept) == 4

@@ -1,6 +1,5 @@
 """Who owns which page of the KV cache."""
 
-import threading
 from bisect import bisect_left, insort
 from itertools import pairwise
 
@@ -8,58 +7,53 @@ from itertools import pairwise
 class PageArena:
     """Pages 0 to total - 1. Contiguous runs first, scattered pages as the fallback.
 
-    Every method may be called from any thread.
+    For one thread at a time: a running engine's roster guards it with its own lock, so that pages and
+    their holders are always seen together. Owners are tickets: no message repeats one.
     """
 
     def __init__(self, total_pages: int) -> None:
         self.total_pages = total_pages
-        self._lock = threading.Lock()
         self._free: list[tuple[int, int]] = [(0, total_pages)]  # (start, stop), sorted, apart
         self._claims: dict[str, tuple[int, ...]] = {}
 
     @property
     def free_pages(self) -> int:
-        with self._lock:
-            return self._count_free()
+        return sum(stop - start for start, stop in self._free)
 
     @property
     def largest_free_run(self) -> int:
-        with self._lock:
-            return max((stop - start for start, stop in self._free), default=0)
+        return max((stop - start for start, stop in self._free), default=0)
 
     def claim(self, owner: str, pages: int) -> tuple[int, ...] | None:
         """Exactly `pages` pages, at least one, or None (and no change) if fewer are free.
 
         Raises `ValueError` if the owner holds some already.
         """
-        with self._lock:
-            if owner in self._claims:
-                raise ValueError(f"{owner} holds pages already")
-            if self._count_free() < pages:
-                return None
-            claimed = self._take_run(pages) or self._take_holes(pages)
-            self._claims[owner] = claimed
-            return claimed
+        if owner in self._claims:
+            raise ValueError("the owner holds pages already")
+        if self.free_pages < pages:
+            return None
+        claimed = self._take_run(pages) or self._take_holes(pages)
+        self._claims[owner] = claimed
+        return claimed
 
     def release(self, owner: str) -> None:
         """Give back all of the owner's pages. Raises `KeyError` if it holds none."""
-        with self._lock:
-            for page in self._claims.pop(owner):
-                self._put_back(page)
+        pages = self._claims.pop(owner, None)
+        if pages is None:
+            raise KeyError("the owner holds no pages")
+        for page in pages:
+            self._put_back(page)
 
     def check(self) -> None:
         """Raises `AssertionError` unless free and claimed pages are all pages, each once."""
-        with self._lock:
-            free = [page for start, stop in self._free for page in range(start, stop)]
-            claimed = [page for pages in self._claims.values() for page in pages]
-            if sorted(free + claimed) != list(range(self.total_pages)):
-                raise AssertionError(f"pages lost or doubled: free {free}, claimed {claimed}")
-            ends = [bound for run in self._free for bound in run]
-            if any(a >= b for a, b in pairwise(ends)):
-                raise AssertionError(f"free runs touch, overlap or are out of order: {self._free}")
-
-    def _count_free(self) -> int:
-        return sum(stop - start for start, stop in self._free)
+        free = [page for start, stop in self._free for page in range(start, stop)]
+        claimed = [page for pages in self._claims.values() for page in pages]
+        if sorted(free + claimed) != list(range(self.total_pages)):
+            raise AssertionError(f"pages lost or doubled: free {free}, claimed {claimed}")
+        ends = [bound for run in self._free for bound in run]
+        if any(a >= b for a, b in pairwise(ends)):
+            raise AssertionError(f"free runs touch, overlap or are out of order: {self._free}")
 
     def _take_run(self, pages: int) -> tuple[int, ...] | None:
         """The start of the smallest run that is long enough."""

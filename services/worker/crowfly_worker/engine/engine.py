@@ -39,7 +39,6 @@ class LlamaEngine:
     ) -> None:
         self.facts = facts
         self._runner = runner
-        self._arena = arena
         self._roster = Roster(facts, arena)
         self._end_ids = end_ids
         self._step_tokens = step_tokens
@@ -48,6 +47,7 @@ class LlamaEngine:
         self._prefilled_total = 0
         self._generated_total = 0
         self._cancelled_total = 0
+        self._turns = 0
 
     def claim(self, id: str, prompt_tokens: int, max_tokens: int) -> Claimed | Refused:
         return self._roster.claim(id, prompt_tokens, max_tokens)
@@ -69,14 +69,13 @@ class LlamaEngine:
         self._roster.check()
 
     def load(self) -> EngineLoad:
-        rates, running = self._rates, self._roster.running()
+        rates, now = self._rates, self._roster.snapshot()
         return EngineLoad(
-            free_pages=self._arena.free_pages,
-            largest_free_run_pages=self._arena.largest_free_run,
-            claimed=self._roster.claimed(),
-            running=len(running),
-            waiting_prompt_tokens=self._roster.claimed_prompt_tokens()
-            + sum(one.waiting_prompt_tokens for one in running),
+            free_pages=now.free_pages,
+            largest_free_run_pages=now.largest_free_run_pages,
+            claimed=now.claimed,
+            running=now.running,
+            waiting_prompt_tokens=now.waiting_prompt_tokens,
             prefill_tokens_per_s=rates.prefill_tokens_per_s if rates else None,
             step_base_ms=rates.step_base_ms if rates else None,
             step_per_sequence_ms=rates.step_per_sequence_ms if rates else None,
@@ -117,12 +116,13 @@ class LlamaEngine:
     def _emit(self, plan: list[Work], tokens: list[int | None], started: float) -> list[StepEvent]:
         events = []
         for work, token in zip(plan, tokens, strict=True):
+            self._turns += 1
+            work.sequence.last_turn = self._turns
             first_kernel_at = started if work.sequence.computed == 0 else None
             event = self._outcome(work, token, first_kernel_at)
             if event.finish is not None:
                 self._end(work.sequence, event)
-            if event.tokens or event.finish or event.first_kernel_at is not None:
-                events.append(event)
+            events.append(event)
         return events
 
     def _outcome(self, work: Work, token: int | None, first_kernel_at: float | None) -> StepEvent:

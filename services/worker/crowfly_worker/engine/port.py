@@ -84,7 +84,8 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StepEvent:
-    """What one step did for one sequence. The event with a `finish` is its last.
+    """What one step did for one sequence, if only to move its prompt on. The event with a `finish`
+    is its last.
 
     The model's end token is not among `tokens`: STOP stands for it. Computing it was work all the
     same, so `generated_tokens_total` counts it.
@@ -110,10 +111,11 @@ class Engine(Protocol):
         """Give back a claim that was not submitted. An unknown id is no error."""
 
     def submit(self, id: str, prompt: Sequence[int], sampling: SamplingParams) -> None:
-        """Start a claimed sequence. The prompt has as many ids as were claimed, all in the
-        vocabulary; the answer ends at the model's end token or at the claim's max_tokens.
+        """Start a claimed sequence; the answer ends at the model's end token or at the claim's
+        max_tokens. The caller has checked that all ids are in the vocabulary.
 
-        Raises `KeyError` if the id holds no claim, `ValueError` if the prompt breaks the above.
+        Raises `KeyError` if the id holds no claim, `ValueError` if the prompt has not as many ids as
+        were claimed.
         """
 
     def cancel(self, id: str) -> None:

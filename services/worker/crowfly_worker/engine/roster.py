@@ -22,8 +22,20 @@ class _Claim:
     pages: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All of one moment; the words are `port.EngineLoad`'s."""
+
+    free_pages: int
+    largest_free_run_pages: int
+    claimed: int
+    running: int
+    waiting_prompt_tokens: int
+
+
 class Roster:
-    """Every method may be called from any thread; `port.Engine` says what each one means."""
+    """Every method may be called from any thread; `port.Engine` says what each one means. The arena
+    is the roster's alone. Ids are tickets: no message repeats one."""
 
     def __init__(self, facts: EngineFacts, arena: PageArena) -> None:
         self._facts = facts
@@ -41,7 +53,7 @@ class Roster:
                 return Claimed(pages)
             never = self._why_never(prompt_tokens, max_tokens, pages)
             if held is not None:
-                never = f"{id} holds another claim, of {held[0]} + {held[1]} tokens"
+                never = f"the id holds another claim, of {held[0]} + {held[1]} tokens"
             if never is not None:
                 return Refused(RefusalKind.INVALID, never, pages, self._arena.free_pages)
             taken = self._arena.claim(id, pages)
@@ -56,19 +68,17 @@ class Roster:
                 self._arena.release(id)
 
     def submit(self, id: str, prompt: Ids[int], sampling: SamplingParams) -> None:
+        prompt = tuple(prompt)
         with self._changed:
-            claim = self._claims[id]
+            claim = self._claims.get(id)
+            if claim is None:
+                raise KeyError("the id holds no claim")
             if len(prompt) != claim.prompt_tokens:
                 raise ValueError(
                     f"the prompt has {len(prompt)} tokens, {claim.prompt_tokens} were claimed"
                 )
-            vocab = self._facts.vocab_size
-            if not all(0 <= token < vocab for token in prompt):
-                raise ValueError(f"a prompt token is out of the vocabulary, 0..{vocab - 1}")
             del self._claims[id]
-            self._sequences[id] = Sequence(
-                id, tuple(prompt), claim.max_tokens, claim.pages, sampling
-            )
+            self._sequences[id] = Sequence(id, prompt, claim.max_tokens, claim.pages, sampling)
             self._changed.notify_all()
 
     def cancel(self, id: str) -> None:
@@ -80,14 +90,19 @@ class Roster:
         with self._changed:
             self._changed.wait_for(lambda: bool(self._sequences), seconds)
 
-    def claimed(self) -> int:
+    def snapshot(self) -> Snapshot:
         with self._changed:
-            return len(self._claims)
-
-    def claimed_prompt_tokens(self) -> int:
-        """Of prompts that are sure to come, or to be given up within seconds."""
-        with self._changed:
-            return sum(claim.prompt_tokens for claim in self._claims.values())
+            running = self._sequences.values()
+            # Claimed prompts are sure to come, or to be given up within seconds.
+            claimed_tokens = sum(claim.prompt_tokens for claim in self._claims.values())
+            return Snapshot(
+                free_pages=self._arena.free_pages,
+                largest_free_run_pages=self._arena.largest_free_run,
+                claimed=len(self._claims),
+                running=len(running),
+                waiting_prompt_tokens=claimed_tokens
+                + sum(one.waiting_prompt_tokens for one in running),
+            )
 
     def running(self) -> list[Sequence]:
         """First come, first in the list."""
@@ -97,13 +112,14 @@ class Roster:
     def end(self, sequence: Sequence) -> None:
         """Strike it off and free its pages. Raises `KeyError` if it was ended before."""
         with self._changed:
-            del self._sequences[sequence.id]
+            if self._sequences.pop(sequence.id, None) is None:
+                raise KeyError("the sequence was ended before")
             self._arena.release(sequence.id)
 
     def check(self) -> None:
         """Raises `AssertionError` unless each page is free or held by one claim or sequence."""
-        self._arena.check()
         with self._changed:
+            self._arena.check()
             held = sum(len(claim.pages) for claim in self._claims.values())
             held += sum(len(sequence.pages) for sequence in self._sequences.values())
             if self._arena.free_pages + held != self._arena.total_pages:

@@ -14,6 +14,7 @@ class Sequence:
     sampling: SamplingParams
     generated: list[int] = field(default_factory=list)
     computed: int = 0  # positions whose keys and values are in the cache
+    last_turn: int = 0  # when it was last in a step, on the engine's count of turns
     cancelled: bool = False
 
     @property

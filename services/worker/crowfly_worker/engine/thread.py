@@ -1,5 +1,6 @@
 """The one thread that drives an engine."""
 
+import logging
 import threading
 from collections.abc import Callable
 
@@ -8,13 +9,16 @@ from crowfly_worker.engine.port import Engine, StepEvent
 # How long a sleeping thread takes to see that it shall stop.
 _WAIT_SECONDS = 0.05
 
+_log = logging.getLogger(__name__)
+
 
 class EngineThread:
     """Steps `engine` until stopped, and hands each step's events to `on_events` in one call.
 
     Both callbacks run in the engine's thread and should only pass on what they get. A sequence
     that fails is an event; an error that escapes from a step ends the thread, and `on_failure` is
-    told, once: no stream would get another event.
+    told, once: no stream would get another event. After `stop` neither is called: whoever listened
+    may be gone when a long step ends.
     """
 
     def __init__(
@@ -46,11 +50,14 @@ class EngineThread:
         try:
             self._step_until_stopped()
         except Exception as error:  # noqa: BLE001 - nothing may end this thread in silence
-            self._on_failure(error)
+            if self._stopping.is_set():
+                _log.warning("the last step, after the end of all streams, failed: %r", error)
+            else:
+                self._on_failure(error)
 
     def _step_until_stopped(self) -> None:
         while not self._stopping.is_set():
             self._engine.wait(_WAIT_SECONDS)
             events = self._engine.step()
-            if events:
+            if events and not self._stopping.is_set():
                 self._on_events(events)
