@@ -15,17 +15,19 @@ from crowfly.settings import SettingsError, read_or_exit
 from crowfly.store import open_store
 from crowfly.tokenizer import Tokenizer
 from crowfly.v1 import common_pb2
+from crowfly_worker.ended_call import shorten_ended_calls
 from crowfly_worker.engine.build import load_engine
 from crowfly_worker.engine.port import Engine
 from crowfly_worker.loading import describe, log_progress
 from crowfly_worker.settings import WorkerSettings
-from crowfly_worker.worker import EngineFailed, Worker, serve
+from crowfly_worker.worker import EngineFailed, EngineStuck, Worker, serve
 
 _log = logging.getLogger("crowfly_worker")
 
 
 def main() -> int:
     configure_logging()
+    shorten_ended_calls()
     settings = read_or_exit(WorkerSettings)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # while loading: end at once, without a trace
     try:
@@ -42,6 +44,9 @@ def main() -> int:
         code = 2
     except* EngineFailed:
         _log.exception("the engine failed")
+        code = 1
+    except* EngineStuck as stuck:
+        _log.error("stopped all the same: %s", stuck.exceptions[0])
         code = 1
     return code
 

@@ -1,8 +1,9 @@
 """One dispatcher's control stream: claims and releases come down, capacity goes up."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 
 from crowfly import wire
 from crowfly.errors import InvalidRequest
@@ -12,6 +13,8 @@ from crowfly_worker.changes import Changes
 from crowfly_worker.engine.port import RefusalKind, Refused
 from crowfly_worker.reporter import Reporter
 from crowfly_worker.reservations import Declined, Held, Reservations
+
+_log = logging.getLogger(__name__)
 
 Write = Callable[[worker_pb2.ControlResponse], Awaitable[None]]
 
@@ -50,9 +53,9 @@ class Control:
         self, requests: AsyncIterator[worker_pb2.ControlRequest]
     ) -> InvalidRequest | None:
         try:
-            bounds.hello(await anext(requests))
-            async for request in requests:
-                await self._apply(request)
+            with _logged(bounds.hello(await anext(requests))):
+                async for request in requests:
+                    await self._apply(request)
         except StopAsyncIteration:
             return InvalidRequest("hello: the stream ended without it")
         except InvalidRequest as fault:
@@ -73,7 +76,7 @@ class Control:
         order = bounds.order(message, self._applied_sequence)
         outcome = self._reservations.open(order)
         self._applied_sequence = message.sequence
-        self._changes.notify()
+        self._changes.notify()  # also of an open that changed nothing else: its number is told
         if isinstance(outcome, Held):
             return _opened(outcome)
         return worker_pb2.ControlResponse(refused=_refused(order.reservation_id, outcome))
@@ -94,6 +97,16 @@ class Control:
                 report=self._reporter.make(), applied_sequence=self._applied_sequence
             )
         )
+
+
+@contextmanager
+def _logged(dispatcher_id: str) -> Iterator[None]:
+    """Until the stream ends, in whatever way."""
+    _log.info("dispatcher %s: its control stream begins", dispatcher_id)
+    try:
+        yield
+    finally:
+        _log.info("dispatcher %s: its control stream has ended", dispatcher_id)
 
 
 def _opened(held: Held) -> worker_pb2.ControlResponse:

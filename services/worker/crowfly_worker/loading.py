@@ -32,10 +32,11 @@ def describe(facts: EngineFacts, load: EngineLoad, threads: int) -> str:
 
 
 def _rates(load: EngineLoad) -> str:
-    if load.prefill_tokens_per_s is None or load.step_base_ms is None:
-        return "rates not measured yet"
-    per_sequence = load.step_per_sequence_ms or 0.0
-    return (
-        f"prefill {load.prefill_tokens_per_s:.0f} tokens/s, "
-        f"step {load.step_base_ms:.1f} ms + {per_sequence:.1f} ms per sequence"
-    )
+    prefill = _measured(load.prefill_tokens_per_s, ".0f", "tokens/s")
+    base = _measured(load.step_base_ms, ".1f", "ms")
+    per_sequence = _measured(load.step_per_sequence_ms, ".1f", "ms")
+    return f"prefill {prefill}, step {base} + {per_sequence} per sequence"
+
+
+def _measured(rate: float | None, digits: str, unit: str) -> str:
+    return "(not measured)" if rate is None else f"{rate:{digits}} {unit}"

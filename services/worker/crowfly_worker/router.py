@@ -21,7 +21,7 @@ class Arrival:
 @dataclass(slots=True)
 class Stream:
     """The events of one submitted sequence, for the one caller who reads them. At most as many
-    wait here as the answer may have tokens."""
+    wait here as the prompt has chunks and the answer may have tokens."""
 
     inbox: asyncio.Queue[Arrival | CrowflyError] = field(default_factory=asyncio.Queue)
     ended: bool = False  # the engine is done with it

@@ -9,6 +9,7 @@ from crowfly.tokenizer import Tokenizer
 from crowfly.v1 import worker_pb2, worker_pb2_grpc
 from crowfly_worker import streams
 from crowfly_worker.control import Control, Write
+from crowfly_worker.ended_call import ended_call_is_cancelled
 from crowfly_worker.streams import Streams
 
 ControlContext = grpc.aio.ServicerContext[worker_pb2.ControlRequest, worker_pb2.ControlResponse]
@@ -28,14 +29,20 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def Control(  # type: ignore[override]  # see above
         self, requests: AsyncIterator[worker_pb2.ControlRequest], context: ControlContext
     ) -> None:
-        async with errors_as_status(context):
-            await self._control(context.write).run(requests)
+        async def write(response: worker_pb2.ControlResponse) -> None:
+            with ended_call_is_cancelled():
+                await context.write(response)
+
+        with ended_call_is_cancelled():
+            async with errors_as_status(context):
+                await self._control(write).run(requests)
 
     async def Generate(  # type: ignore[override]  # see above
         self, request: worker_pb2.GenerateRequest, context: streams.Context
     ) -> None:
-        async with errors_as_status(context):
-            await self._streams.generate(request, context)
+        with ended_call_is_cancelled():
+            async with errors_as_status(context):
+                await self._streams.generate(request, context)
 
     async def GetTokenizer(
         self, request: worker_pb2.GetTokenizerRequest, context: object

@@ -7,13 +7,14 @@ import time
 
 import grpc
 
-from crowfly.errors import Unavailable
+from crowfly.errors import CrowflyError, DeadlineExceeded
 from crowfly.tokenizer import Tokenizer
 from crowfly.v1 import worker_pb2
 from crowfly_worker import bounds
 from crowfly_worker.answer import Answer
 from crowfly_worker.bounds import Order
 from crowfly_worker.changes import Changes
+from crowfly_worker.ended_call import ended_call_is_cancelled
 from crowfly_worker.engine.port import Engine
 from crowfly_worker.reservations import Reservations
 from crowfly_worker.router import Router, Stream
@@ -22,6 +23,11 @@ Context = grpc.aio.ServicerContext[worker_pb2.GenerateRequest, worker_pb2.Genera
 
 # A caller's own clock ends its call a little before ours does.
 _DEADLINE_SLACK_SECONDS = 0.1
+
+# A caller that reads nothing for so long holds pages that others wait for. A slow one is safe: each
+# write counts anew, and waits only once the connection buffers no more (gRPC's default is 64 KiB and
+# grows: thousands of tokens).
+WRITE_SECONDS = 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +43,7 @@ class Streams:
         reservations: Reservations,
         router: Router,
         changes: Changes,
+        write_seconds: float = WRITE_SECONDS,
     ) -> None:
         self._worker_id = worker_id
         self._engine = engine
@@ -44,27 +51,27 @@ class Streams:
         self._reservations = reservations
         self._router = router
         self._changes = changes
+        self._write_seconds = write_seconds
 
     async def generate(self, request: worker_pb2.GenerateRequest, context: Context) -> None:
-        """Raises `InvalidTicket`, `InvalidRequest`, `InternalError` if the engine failed, and
-        `Unavailable` if the worker stops first. However it ends, the claim is given back."""
+        """Raises `InvalidTicket`, `InvalidRequest`, `InternalError` if the engine failed,
+        `Unavailable` if the worker stops first, and `DeadlineExceeded` if the caller does not read.
+        However it ends, the claim is given back."""
         admitted_at = time.monotonic()
         order = self._reservations.take(request.ticket)
         stream = self._submit(order, request)
         answer = Answer(order, self._tokenizer.detokenizer(), admitted_at)
-        cause = "the connection broke"
         try:
             await self._relay(stream, answer, context)
         except asyncio.CancelledError:
-            cause = _cause(context)
+            _log_cut(answer, _cause(context))
             raise
-        except Unavailable:
-            cause = "the worker stops"
+        except CrowflyError as error:
+            _log_cut(answer, str(error))
             raise
         finally:
             if not stream.ended:
                 self._engine.cancel(order.reservation_id)
-                _log.info("cut %s after %d tokens: %s", order.request_id, answer.tokens, cause)
             self._router.leave(order.reservation_id)
 
     def _submit(self, order: Order, request: worker_pb2.GenerateRequest) -> Stream:
@@ -86,10 +93,24 @@ class Streams:
             if arrival.event.finish:
                 finish = answer.finish(arrival, self._engine, self._worker_id)
                 response.finish.CopyFrom(finish)
-                await context.write(response)
+                await self._write(response, context)
                 return
             if response.token_ids:
-                await context.write(response)
+                await self._write(response, context)
+
+    async def _write(self, response: worker_pb2.GenerateResponse, context: Context) -> None:
+        try:
+            async with asyncio.timeout(self._write_seconds):
+                with ended_call_is_cancelled():
+                    await context.write(response)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the caller did not read for {self._write_seconds:g} s"
+            ) from None
+
+
+def _log_cut(answer: Answer, cause: str) -> None:
+    _log.info("cut %s after %d tokens: %s", answer.order.request_id, answer.tokens, cause)
 
 
 def _cause(context: Context) -> str:

@@ -39,6 +39,10 @@ class EngineFailed(Exception):
     """The engine's thread ended by an error of ours; the worker must not go on."""
 
 
+class EngineStuck(Exception):
+    """The engine's last step did not end in time; its thread ends with the process."""
+
+
 @dataclass(frozen=True, slots=True)
 class Worker:
     """One that serves."""
@@ -70,8 +74,8 @@ async def serve(
     """A worker that serves and is registered, until the block ends. `model` is the served name.
 
     Without a store it serves all the same and registers when the store appears. Raises
-    `SettingsError` if the port is taken, and a group with `EngineFailed` into the block if the
-    engine dies; its streams have then ended with `InternalError`.
+    `SettingsError` if the port is taken, a group with `EngineFailed` into the block if the engine
+    dies (its streams have then ended with `InternalError`), and `EngineStuck` after the block.
     """
     identity = _identity(settings.node, model, engine.facts.device_uuid)
     changes = Changes()
@@ -122,7 +126,10 @@ async def _engine_running(
     try:
         yield failure
     finally:
-        await asyncio.to_thread(thread.stop, _STEP_SECONDS)
+        try:
+            await asyncio.to_thread(thread.stop, _STEP_SECONDS)
+        except TimeoutError as error:
+            raise EngineStuck(str(error)) from error
 
 
 async def _end_with(failure: asyncio.Future[Exception], router: Router) -> None:

@@ -160,7 +160,7 @@ class WorkerReport(_message.Message):
     running_sequences: _builtins.int
     """Queue."""
     waiting_prompt_tokens: _builtins.int
-    """of admitted prompts, not prefilled yet"""
+    """of claimed and admitted prompts, not prefilled yet"""
     held_claims: _builtins.int
     """reserved, caller has not come yet"""
     prefill_tokens_per_s: _builtins.float

@@ -41,6 +41,7 @@ VOCAB = 256
 class Scripted:
     """One sequence of the scripted engine."""
 
+    prompt_tokens: int
     max_tokens: int
     pages: int
     prompt: list[int] | None = None  # None: claimed and not submitted
@@ -103,7 +104,7 @@ class ScriptedEngine:
                 return Refused(RefusalKind.INVALID, "over the context", needed, self._free())
             if needed > self._free():
                 return Refused(RefusalKind.NO_PAGES, "not now", needed, self._free())
-            self._sequences[id] = Scripted(max_tokens, needed)
+            self._sequences[id] = Scripted(prompt_tokens, max_tokens, needed)
             return Claimed(needed)
 
     def release(self, id: str) -> None:
@@ -131,7 +132,9 @@ class ScriptedEngine:
                 largest_free_run_pages=max(0, self._free() - self.scattered_pages),
                 claimed=len(self._sequences) - len(running),
                 running=len(running),
-                waiting_prompt_tokens=sum(len(one.prompt or ()) for one in running if not one.made),
+                waiting_prompt_tokens=sum(
+                    one.prompt_tokens for one in self._sequences.values() if not one.made
+                ),
                 prefill_tokens_per_s=None,
                 step_base_ms=2.5,
                 step_per_sequence_ms=None,

@@ -1,6 +1,7 @@
 """A dispatcher claims, gives back, and always knows what is left."""
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 import grpc
@@ -141,6 +142,45 @@ def test_capacity_counts_exactly_the_opens_that_were_answered(
             assert sequences == sorted(set(sequences))
 
     asyncio.run(scenario())
+
+
+def test_an_open_that_changes_nothing_is_counted_at_once(
+    serve_scripted: "ServeScripted", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "HEARTBEAT_SECONDS", 600.0)
+    monkeypatch.setattr(wire, "CAPACITY_SECONDS", 0.0)
+    monkeypatch.setattr(wire, "CLAIM_SECONDS", 600.0)
+
+    async def scenario() -> None:
+        async with serve_scripted() as served:
+            dispatcher = await served.dispatcher()
+            await dispatcher.open(TICKET)
+            assert (await dispatcher.capacity()).applied_sequence == 1
+            # A round trip later the worker waits for the next change.
+            await served.stub.GetTokenizer(worker_pb2.GetTokenizerRequest())
+            await dispatcher.open(TICKET)
+            assert (await dispatcher.capacity()).applied_sequence == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_control_stream_is_logged_from_its_hello_to_its_end(
+    serve_scripted: "ServeScripted", caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "crowfly_worker.control")
+
+    async def scenario() -> None:
+        async with serve_scripted() as served:
+            gone, cut = await served.dispatcher(), await served.dispatcher()
+            for dispatcher in (gone, cut):
+                await dispatcher.capacity()
+            await gone.done_writing()
+            await gone.end()
+
+    asyncio.run(scenario())
+    begins = "dispatcher d: its control stream begins"
+    ended = "dispatcher d: its control stream has ended"
+    assert sorted(caplog.messages) == [begins, begins, ended, ended]
 
 
 def test_capacity_comes_as_a_heartbeat_without_any_change(

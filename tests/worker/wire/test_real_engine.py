@@ -2,15 +2,18 @@
 
 import asyncio
 import logging
+import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 
+from crowfly import wire
 from crowfly.tokenizer import Tokenizer
-from crowfly.v1 import worker_pb2
+from crowfly.v1 import common_pb2, worker_pb2
 from crowfly_worker.engine.build import load_engine
 from crowfly_worker.engine.port import Engine, StepEvent
 
@@ -21,6 +24,7 @@ CUTS = 50
 BACK_SECONDS = 0.5
 MOST_TOKENS_AFTER_A_CUT = 3
 STEP_SECONDS = 0.02  # the tiny model alone makes a token per millisecond, faster than a cut
+LONG = 500  # tokens of a prompt that takes three steps of 200
 PROMPT = [256, *b"the crow flies"]
 
 
@@ -52,6 +56,43 @@ async def cut(serving: "Serving", *, abruptly: bool) -> int:
         if not abruptly:
             call.cancel()
     return got
+
+
+def waits(tokens: int, report: common_pb2.WorkerReport) -> bool:
+    return report.waiting_prompt_tokens == tokens
+
+
+def test_dispatchers_hear_of_a_prompt_in_progress(
+    engine: Engine,
+    byte_model: Path,
+    serve_engine: "ServeEngine",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wire, "HEARTBEAT_SECONDS", 600.0)
+    monkeypatch.setattr(engine, "_step_tokens", 200)
+    allowed, step = threading.Semaphore(0), engine.step
+
+    def gated() -> list[StepEvent]:
+        return step() if allowed.acquire(timeout=STEP_SECONDS) else []
+
+    monkeypatch.setattr(engine, "step", gated)
+
+    async def scenario() -> None:
+        async with serve_engine(engine, Tokenizer.from_folder(byte_model)) as serving:
+            ticket = await serving.placed(LONG, max_tokens=2)
+            dispatcher = await serving.dispatcher()
+            await dispatcher.capacity(partial(waits, LONG))
+            request = worker_pb2.GenerateRequest(ticket=ticket, prompt_token_ids=[97] * LONG)
+            call = serving.stub.Generate(request)
+            await dispatcher.capacity(lambda report: report.running_sequences == 1)
+            for left in (300, 100):  # the second step brings no token and starts nothing new
+                allowed.release()
+                await dispatcher.capacity(partial(waits, left))
+            call.cancel()
+            allowed.release(10)
+            await serving.idle()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("abruptly", [False, True], ids=["cancelled", "connection lost"])

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,12 @@ pytestmark = pytest.mark.etcd
 
 @asynccontextmanager
 async def spawned(
-    environ: Mapping[str, str], log: Path
+    environ: Mapping[str, str], log: Path, python: Sequence[str] = ("-m", "crowfly_worker")
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     defaults = {"CROWFLY_NODE": "n", "CROWFLY_THREADS": "1", "CROWFLY_PRECISION": "fp32"}
     with log.open("wb") as out:
         worker = await process.spawn(
-            [sys.executable, "-m", "crowfly_worker"],
+            [sys.executable, *python],
             log=out,
             environ={**os.environ, "CROWFLY_STORE": NO_STORE, **defaults, **environ},
         )
@@ -135,6 +135,30 @@ def test_sigint_or_a_second_sigterm_ends_it_at_once(
 
     asyncio.run(scenario())
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+ENDLESS_STEP = """
+import sys, time
+from crowfly_worker import __main__, worker
+from crowfly_worker.engine.engine import LlamaEngine
+worker._STEP_SECONDS = 0.1
+LlamaEngine.step = lambda engine: time.sleep(3600)
+sys.exit(__main__.main())
+"""
+
+
+def test_a_step_that_does_not_end_is_one_clear_line(byte_model: Path, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        environ = {"CROWFLY_MODEL": str(byte_model)}
+        async with spawned(environ, tmp_path / "log", ["-c", ENDLESS_STEP]) as worker:
+            await announced(worker)
+            worker.send_signal(signal.SIGTERM)
+            assert await worker.wait() == 1
+
+    asyncio.run(scenario())
+    log = (tmp_path / "log").read_text()
+    assert "stopped all the same: the engine's step did not end within 0.1 s" in log
+    assert "Traceback" not in log
 
 
 @pytest.mark.parametrize(
