@@ -19,6 +19,8 @@ from typing import Any, ClassVar
 
 import grpc
 
+from crowfly.ended_call import ended_call_is_cancelled
+
 
 class CrowflyError(Exception):
     """Base of all. `str(error)` says what was wrong and what to do."""
@@ -100,8 +102,10 @@ def from_grpc(error: grpc.aio.AioRpcError) -> CrowflyError:
 
 @asynccontextmanager
 async def errors_as_status(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
-    """Around a servicer's work: a `CrowflyError` ends the call with its own status and text."""
+    """Around a servicer's work: a `CrowflyError` ends the call with its own status and text. Raises
+    `CancelledError` if the call has ended before."""
     try:
         yield
     except CrowflyError as error:
-        await context.abort(error.grpc_status, str(error))
+        with ended_call_is_cancelled():
+            await context.abort(error.grpc_status, str(error))

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 import grpc
 
 from crowfly import address
+from crowfly.ended_call import shorten_ended_calls
 from crowfly.settings import naming
 
 
 def configure_logging() -> None:
     """One line per event on stderr; prompts, tickets and keys are never logged."""
+    shorten_ended_calls()
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,

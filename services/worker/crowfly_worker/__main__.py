@@ -15,7 +15,6 @@ from crowfly.settings import SettingsError, read_or_exit
 from crowfly.store import open_store
 from crowfly.tokenizer import Tokenizer
 from crowfly.v1 import common_pb2
-from crowfly_worker.ended_call import shorten_ended_calls
 from crowfly_worker.engine.build import load_engine
 from crowfly_worker.engine.port import Engine
 from crowfly_worker.loading import describe, log_progress
@@ -27,7 +26,6 @@ _log = logging.getLogger("crowfly_worker")
 
 def main() -> int:
     configure_logging()
-    shorten_ended_calls()
     settings = read_or_exit(WorkerSettings)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # while loading: end at once, without a trace
     try:

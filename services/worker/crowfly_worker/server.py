@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator, Callable
 
 import grpc
 
+from crowfly.ended_call import ended_call_is_cancelled
 from crowfly.errors import errors_as_status
 from crowfly.tokenizer import Tokenizer
 from crowfly.v1 import worker_pb2, worker_pb2_grpc
 from crowfly_worker import streams
 from crowfly_worker.control import Control, Write
-from crowfly_worker.ended_call import ended_call_is_cancelled
 from crowfly_worker.streams import Streams
 
 ControlContext = grpc.aio.ServicerContext[worker_pb2.ControlRequest, worker_pb2.ControlResponse]
@@ -33,16 +33,14 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             with ended_call_is_cancelled():
                 await context.write(response)
 
-        with ended_call_is_cancelled():
-            async with errors_as_status(context):
-                await self._control(write).run(requests)
+        async with errors_as_status(context):
+            await self._control(write).run(requests)
 
     async def Generate(  # type: ignore[override]  # see above
         self, request: worker_pb2.GenerateRequest, context: streams.Context
     ) -> None:
-        with ended_call_is_cancelled():
-            async with errors_as_status(context):
-                await self._streams.generate(request, context)
+        async with errors_as_status(context):
+            await self._streams.generate(request, context)
 
     async def GetTokenizer(
         self, request: worker_pb2.GetTokenizerRequest, context: object

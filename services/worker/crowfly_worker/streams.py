@@ -7,6 +7,7 @@ import time
 
 import grpc
 
+from crowfly.ended_call import ended_call_is_cancelled
 from crowfly.errors import CrowflyError, DeadlineExceeded
 from crowfly.tokenizer import Tokenizer
 from crowfly.v1 import worker_pb2
@@ -14,7 +15,6 @@ from crowfly_worker import bounds
 from crowfly_worker.answer import Answer
 from crowfly_worker.bounds import Order
 from crowfly_worker.changes import Changes
-from crowfly_worker.ended_call import ended_call_is_cancelled
 from crowfly_worker.engine.port import Engine
 from crowfly_worker.reservations import Reservations
 from crowfly_worker.router import Router, Stream

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
+from crowfly.ended_call import shorten_ended_calls
 from crowfly.v1 import worker_pb2, worker_pb2_grpc
-from crowfly_worker.ended_call import shorten_ended_calls
 from crowfly_worker.server import WorkerService
 from crowfly_worker.streams import Context
 
