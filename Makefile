@@ -1,6 +1,7 @@
 PY := .venv/bin/python
 STAMP := .venv/.installed
-PROMPT ?= Name three birds that fly far.
+PROMPT ?= What is the capital of France?
+export QUESTION := $(value PROMPT)# as it was typed: make expands no $ in it
 PIP := $(PY) -m pip --disable-pip-version-check
 
 .PHONY: help run test check dev protos fmt lint types arch bench gpu
@@ -10,7 +11,7 @@ help:    ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | expand -t 9
 
 run: $(STAMP)  ## a whole cluster on this machine, and an answer (ONCE=1 to exit after it, PROMPT="...", RAW=1)
-	@.venv/bin/crowfly up --ask "$$PROMPT" $(if $(RAW),--raw) $(if $(ONCE),--once)
+	@exec .venv/bin/crowfly up --ask="$$QUESTION" $(if $(RAW),--raw) $(if $(ONCE),--once)
 
 test: $(STAMP)  ## the whole test suite (no GPU needed)
 	@.venv/bin/crowfly model pull smollm2
@@ -43,12 +44,12 @@ bench: $(STAMP)  ## every benchmark; results into benchmarks/results/
 gpu:  ## what needs a CUDA device; on a machine with torch and pytest alone: make gpu PY=python3
 	PYTHONPATH=src:services/worker $(PY) -m pytest -c tests/gpu/pytest.ini --rootdir=. --confcutdir=. tests/gpu
 
-export PROMPT
-
 # Debian's python3 has no ensurepip until python3-venv is installed, so pip comes from outside.
 $(STAMP): pyproject.toml constraints.txt
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "crowfly needs Python 3.11 or newer: apt-get install python3.11"; exit 2; }
-	@test -x $(PY) || { python3 -m venv --without-pip .venv && python3 -m pip --disable-pip-version-check --python $(PY) install -q 'pip>=25.1'; } || { echo "No pip for python3: apt-get install python3-pip, or 'python3 -m ensurepip'"; exit 2; }
+	@$(PY) -c '' 2>/dev/null || python3 -m venv --clear --without-pip .venv
+	@$(PY) -m pip --version >/dev/null 2>&1 || python3 -m pip --version >/dev/null 2>&1 || { echo "No pip for python3: apt-get install python3-pip, or 'python3 -m ensurepip'"; exit 2; }
+	@$(PY) -m pip --version >/dev/null 2>&1 || python3 -m pip --disable-pip-version-check --python $(PY) install 'pip>=25.1'
 	@echo "Installing into .venv (the first time this takes a few minutes)"
-	@$(PIP) install --progress-bar on -q -c constraints.txt -e '.[local]' --group dev
+	@$(PIP) install -c constraints.txt -e '.[local]' --group dev
 	@touch $(STAMP)

@@ -41,6 +41,15 @@ def bind(server: grpc.aio.Server, listen: str) -> int:
             raise ValueError(f"cannot listen on {listen}: {error}") from error
 
 
+def check_listen_or_exit(listen: str) -> None:
+    """Before long work, whether `bind` will do: if not, one line on stderr and exit code 2."""
+    try:
+        address.check_free(address.parse(listen))
+    except OSError as error:
+        sys.stderr.write(f"CROWFLY_LISTEN: cannot listen on {listen}: {error}\n")
+        sys.exit(2)
+
+
 class Stop:
     """The signals that end a service.
 

@@ -10,7 +10,7 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -37,13 +37,29 @@ def read(kind: type[T], environ: Mapping[str, str] = os.environ) -> T:
     return kind(**values)
 
 
-def read_or_exit(kind: type[T]) -> T:
-    """`read`, for `__main__`: a bad value is one line on stderr and exit code 2."""
+def read_or_exit(kind: type[T], arguments: Sequence[str] | None = None) -> T:
+    """`read`, for `__main__`: a bad value is one line on stderr and exit code 2, and so is an
+    argument, since there are none; `--help` lists the settings instead."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments:
+        asked = arguments[0] in ("-h", "--help")
+        (sys.stdout if asked else sys.stderr).write(usage(kind))
+        sys.exit(0 if asked else 2)
     try:
         return read(kind)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(2)
+
+
+def usage(kind: type[T]) -> str:
+    """One line per setting, with its default."""
+    default, lines = kind(), []
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        value = getattr(default, field.name)
+        shown = "by the machine" if value is None else value
+        lines.append(f"  {PREFIX}{field.name.upper():<16} default: {shown}\n")
+    return "There are no arguments. Environment variables:\n" + "".join(lines)
 
 
 @contextmanager
@@ -58,8 +74,10 @@ def naming(*fields: str) -> Iterator[None]:
 
 def check_node(node: str) -> None:
     """A node's name is a part of keys in the store. Raises `SettingsError`."""
-    if not node or "/" in node:
-        raise SettingsError(f"{PREFIX}NODE={node!r} is not a name without slashes")
+    if not (node.isascii() and node.isprintable()) or not node or "/" in node or " " in node:
+        raise SettingsError(
+            f"{PREFIX}NODE={node!r} is not a name of printable ASCII without slashes or blanks"
+        )
 
 
 def _parse(variable: str, text: str, hint: object) -> object:

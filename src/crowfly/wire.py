@@ -20,7 +20,7 @@ CLAIM_SECONDS = 5.0  # a claim whose caller does not come is freed after this
 DISPATCHER = "127.0.0.1:8700"  # where a dispatcher listens unless told otherwise
 STORE = "127.0.0.1:2379"  # where etcd is expected unless told otherwise
 
-# Without the ping timeout a frozen peer (no FIN, no RST) is never noticed; with it after about
+# Without the ping timeout a frozen peer (no FIN, no RST) is never noticed; with it after 5 to
 # 8 s. Servers allow pings this often. The least reconnect backoff is also how long a connection
 # may take: at 100 ms, calls to a busy worker failed with UNAVAILABLE. Proxies of the environment
 # are for the web, not for tokens.

@@ -29,3 +29,9 @@ def one_worker(tmp_path: Path, byte_model: Path) -> LocalCluster:
 def one_real_worker(tmp_path: Path, smollm2: Path) -> LocalCluster:
     """The same with the real small model, whose steps take tens of milliseconds."""
     return _cluster(tmp_path, smollm2, workers=1)
+
+
+@pytest.fixture
+def real_cluster(tmp_path: Path, smollm2: Path) -> LocalCluster:
+    """Two workers with the real small model: streams long enough to be interrupted."""
+    return _cluster(tmp_path, smollm2, workers=2)

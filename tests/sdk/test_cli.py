@@ -55,9 +55,26 @@ def test_a_model_outside_the_catalogue_names_what_is_in_it() -> None:
 
 
 def test_a_cluster_without_its_model_says_how_to_get_one(tmp_path: Path) -> None:
-    done = crowfly("up", "--once", "--model", "banana", XDG_STATE_HOME=str(tmp_path))
+    done = crowfly("up", "--model", "banana", XDG_STATE_HOME=str(tmp_path))
     assert done.returncode == 1
     assert "no model 'banana' here" in done.stderr
+
+
+def test_once_without_a_question_is_wrong_usage() -> None:
+    done = crowfly("up", "--once")
+    assert done.returncode == 2
+    assert "--once need --ask" in done.stderr
+
+
+def test_a_store_that_does_not_answer_is_named_before_anything_starts(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    where = free_address()
+    environ = {"XDG_STATE_HOME": str(tmp_path), "CROWFLY_STORE": where}
+    done = crowfly("up", "--once", "--ask", "x", "--model", str(byte_model), **environ)
+    assert done.returncode == 1
+    assert f"CROWFLY_STORE={where}" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path, byte_model: Path) -> None:

@@ -46,6 +46,19 @@ def test_a_service_with_a_bad_value_exits_with_2(
 ) -> None:
     monkeypatch.setenv("CROWFLY_THREADS", "two")
     with pytest.raises(SystemExit) as ended:
-        read_or_exit(Example)
+        read_or_exit(Example, [])
     assert ended.value.code == 2
     assert capsys.readouterr().err == "CROWFLY_THREADS='two' is not an integer\n"
+
+
+@pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("-h", 0), ("--listen=x", 2)])
+def test_a_service_has_no_arguments_and_says_what_can_be_set(
+    argument: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read_or_exit(Example, [argument])
+    assert ended.value.code == code
+    said = capsys.readouterr()
+    shown = said.out if code == 0 else said.err
+    assert "  CROWFLY_LISTEN           default: 127.0.0.1:0\n" in shown
+    assert "  CROWFLY_THREADS          default: by the machine\n" in shown

@@ -10,7 +10,7 @@ import uvloop
 
 from crowfly import models
 from crowfly.memory import HostMemoryReader
-from crowfly.service import Stop, announce, configure_logging
+from crowfly.service import Stop, announce, check_listen_or_exit, configure_logging
 from crowfly.settings import SettingsError, read_or_exit
 from crowfly.store import open_store
 from crowfly.tokenizer import Tokenizer
@@ -27,6 +27,7 @@ _log = logging.getLogger("crowfly_worker")
 def main() -> int:
     configure_logging()
     settings = read_or_exit(WorkerSettings)
+    check_listen_or_exit(settings.listen)  # a model may take minutes to load
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # while loading: end at once, without a trace
     try:
         folder = models.folder(settings.model)

@@ -5,6 +5,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 
+import grpc
+
 from crowfly import wire
 from crowfly.errors import InvalidRequest
 from crowfly.v1 import worker_pb2
@@ -60,6 +62,8 @@ class Control:
             return InvalidRequest("hello: the stream ended without it")
         except InvalidRequest as fault:
             return fault
+        except grpc.aio.BaseError:  # this server stops: the end of the stream, too
+            return None
         return None
 
     async def _apply(self, request: worker_pb2.ControlRequest) -> None:

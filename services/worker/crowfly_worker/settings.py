@@ -1,6 +1,7 @@
 """What can be set of a worker; everything else it finds out."""
 
 import math
+import os
 import socket
 from dataclasses import dataclass, field
 
@@ -31,7 +32,8 @@ class WorkerSettings:
         if self.precision is not None and self.precision not in wire.PRECISIONS:
             known = ", ".join(wire.PRECISIONS)
             raise SettingsError(f"CROWFLY_PRECISION={self.precision!r} is none of {known}")
-        if self.threads is not None and self.threads < 1:
-            raise SettingsError(f"CROWFLY_THREADS={self.threads} is not at least 1")
+        cores = os.cpu_count() or 1
+        if self.threads is not None and not 1 <= self.threads <= cores:
+            raise SettingsError(f"CROWFLY_THREADS={self.threads} is not 1..{cores}, the cores here")
         if not (self.drain_seconds >= 0 and math.isfinite(self.drain_seconds)):
             raise SettingsError(f"CROWFLY_DRAIN_SECONDS={self.drain_seconds:g} is not 0 or more")

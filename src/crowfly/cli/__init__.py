@@ -9,7 +9,10 @@ from crowfly import address, wire
 
 def main() -> None:
     """Parse, run, exit: 0 done, 1 failed (one line on stderr says why), 2 wrong usage."""
-    arguments = _parser().parse_args()
+    parser = _parser()
+    arguments = parser.parse_args()
+    if arguments.command == "up" and arguments.ask is None and (arguments.raw or arguments.once):
+        parser.error("up: --raw and --once need --ask")
     sys.exit(_run(arguments))
 
 
@@ -50,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     ask.add_argument("--model", help="default: the only one that is served")
     ask.add_argument("--max-tokens", type=_positive, default=128, help="default: 128")
     ask.add_argument("--profile", choices=sorted(wire.PROFILES), default="latency_optimized")
-    ask.add_argument("--wait", type=float, default=0.0, help="seconds until a model is served")
+    ask.add_argument("--wait", type=_positive, default=0, help="seconds until a model is served")
 
     models = commands.add_parser("model", help="models on this machine")
     actions = models.add_subparsers(dest="action", required=True, metavar="ACTION")

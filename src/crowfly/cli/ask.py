@@ -2,19 +2,27 @@
 
 import argparse
 import asyncio
+import os
 import sys
 
 from crowfly import wire
 from crowfly.client import AutoTuneSession, Stream
-from crowfly.errors import CrowflyError
+from crowfly.errors import CrowflyError, Unavailable
 
 
 def run(arguments: argparse.Namespace) -> int:
     try:
         asyncio.run(_ask(arguments))
+    except Unavailable as error:
+        print(f"crowfly ask: {error}", file=sys.stderr)
+        print("Is a cluster up? `crowfly up` starts one; `crowfly doctor` looks.", file=sys.stderr)
+        return 1
     except CrowflyError as error:
         print(f"crowfly ask: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # the reader has what it wanted; nothing may be flushed at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         return 130
     return 0
@@ -50,7 +58,7 @@ def _summary(stream: Stream) -> str:
     return (
         f"[{usage.prompt_tokens} + {usage.completion_tokens} tokens, {stream.finish_reason}; "
         f"{rate}first token {usage.ttft_ms:.0f} ms (predicted {placement.predicted_ttft_ms:.0f}), "
-        f"all {usage.total_ms:.0f} ms (at most {placement.predicted_total_ms:.0f}); "
+        f"all {usage.total_ms:.0f} ms (predicted {placement.predicted_total_ms:.0f}); "
         f"placed in {stream.placed_ms:.1f} ms on {usage.worker_id} at {placement.worker_address}, "
         f"{precision}, {kernel} kernels, fragmentation {usage.memory_fragmentation_score:.2f}]"
     )

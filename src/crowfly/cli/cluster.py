@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from crowfly import wire
 from crowfly.process import spawn, stop
+from crowfly.store import StoreError, open_store
 from crowfly.store.embedded import EmbeddedEtcd
 
 _START_SECONDS = 15.0
@@ -84,16 +85,24 @@ class LocalCluster:
         if self.store is None:
             self.etcd = EmbeddedEtcd(self.folder / "etcd")
             self.store = await self._stack.enter_async_context(self.etcd)
-        workers = [f"worker-{number}" for number in range(1, self.workers + 1)]
+        else:
+            await _check_store(self.store)
+        failure: BaseException | None = None
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._service("topology", "crowfly_topology", {}))
-                for name in workers:
-                    group.create_task(self._service(name, "crowfly_worker", self._worker()))
-                listen = {"CROWFLY_LISTEN": self.listen}
-                group.create_task(self._service("dispatcher", "crowfly_dispatcher", listen))
+            await self._start_services()
         except* StartError as errors:
-            raise errors.exceptions[0] from None
+            failure = errors.exceptions[0]
+        if failure is not None:  # raised in there, Python 3.11.2 would wrap it in a group again
+            raise failure
+
+    async def _start_services(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._service("topology", "crowfly_topology", {}))
+            for number in range(1, self.workers + 1):
+                name = f"worker-{number}"
+                group.create_task(self._service(name, "crowfly_worker", self._worker()))
+            listen = {"CROWFLY_LISTEN": self.listen}
+            group.create_task(self._service("dispatcher", "crowfly_dispatcher", listen))
 
     def _worker(self) -> dict[str, str]:
         threads = max(1, len(os.sched_getaffinity(0)) // self.workers)
@@ -118,6 +127,20 @@ class LocalCluster:
     async def _stop(self) -> None:
         await asyncio.gather(*(stop(p, signal.SIGINT, _STOP_SECONDS) for p in self._started))
         await self._stack.aclose()
+
+
+async def _check_store(endpoints: str) -> None:
+    """Raises `StartError` if the store that was told does not answer."""
+    try:
+        store = open_store(endpoints)
+    except ValueError as error:
+        raise StartError(f"CROWFLY_STORE: {error}") from None
+    try:
+        await store.read(wire.WORKERS)
+    except StoreError as error:
+        raise StartError(f"CROWFLY_STORE={endpoints}: {error}") from None
+    finally:
+        await store.close()
 
 
 def _inherited() -> dict[str, str]:

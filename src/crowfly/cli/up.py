@@ -21,7 +21,7 @@ from crowfly.settings import SettingsError, naming
 from crowfly.store.embedded import EtcdError
 
 _WAIT_SECONDS = 60  # until the dispatcher has seen the workers
-_INTERRUPTED = 130
+_BY_SIGNAL = 128  # + its number, as shells say it
 _console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         _console.print(f"crowfly up: {error}", markup=False)
         return 2
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return _BY_SIGNAL + signal.SIGINT
 
 
 def _listen(once: bool) -> str:
@@ -62,28 +62,29 @@ def _listen(once: bool) -> str:
         address.check_free(wanted)
     except OSError as error:
         raise StartError(
-            f"{told}: {error.strerror}. Is another cluster up? Stop it, or choose another "
+            f"{told}: {error.strerror}. If another cluster is up, stop it, or choose another "
             "address with CROWFLY_LISTEN=127.0.0.1:PORT"
         ) from None
     return told
 
 
 async def _serve(cluster: LocalCluster, arguments: argparse.Namespace) -> int:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for sign in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(sign, stopped.set)
     work = asyncio.create_task(_run(cluster, arguments))
-    until = asyncio.create_task(stopped.wait())
-    await asyncio.wait((work, until), return_when=asyncio.FIRST_COMPLETED)
-    until.cancel()
-    if not work.done():
-        _console.print("stopping")
-        work.cancel()
+    stopped_by: list[int] = []
+
+    def stop_by(sign: int) -> None:
+        if not stopped_by:
+            _console.print("stopping")
+            work.cancel()
+        stopped_by.append(sign)
+
+    loop = asyncio.get_running_loop()
+    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(sign, stop_by, sign)
     try:
         return await work
     except asyncio.CancelledError:
-        return _INTERRUPTED
+        return _BY_SIGNAL + stopped_by[0]
 
 
 async def _run(cluster: LocalCluster, arguments: argparse.Namespace) -> int:
@@ -97,6 +98,7 @@ async def _run(cluster: LocalCluster, arguments: argparse.Namespace) -> int:
                 if arguments.once:
                     return code
             await _keep_serving(cluster)
+            _console.print("every service has ended")
             return 1
 
 

@@ -70,12 +70,12 @@ class EtcdLease:
             await end((self._keeper,))
         if self._id is None:
             return
-        request = LeaseRevokeRequest(ID=self._id)
+        request, self._id = LeaseRevokeRequest(ID=self._id), None  # a second call finds none
         try:
             async with asyncio.timeout(REVOKE_SECONDS):
                 await self._members.call(lambda member: member.lease.LeaseRevoke, request, WRITE)
         except (StoreError, TimeoutError) as error:
-            log.info("lease %x is left to end by itself: %s", self._id, str(error) or "no answer")
+            log.info("lease %x is left to end by itself: %s", request.ID, str(error) or "no answer")
 
     async def _keep(self) -> None:
         while True:
@@ -128,13 +128,13 @@ class EtcdLease:
         self._id = answer.ID
         self._unsaved.update(self._values)
         if self._values:
-            log.info("the lease was lost and granted again: %d keys to put", len(self._values))
+            log.info("a lease is granted: %d keys to put", len(self._values))
 
     async def _save(self, key: str) -> None:
         async with self._saving:
             lease, value = self._id, self._values[key]
             if lease is None:
-                raise StoreError(f"etcd has granted no lease yet for {key}")
+                raise StoreError(f"etcd has granted no lease yet for {key}: it does not answer")
             request = PutRequest(key=encode_key(key), value=value, lease=lease)
             await self._members.call(lambda member: member.kv.Put, request, WRITE)
             if self._id == lease and self._values[key] is value:

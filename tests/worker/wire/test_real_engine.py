@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from tests.worker.wire.conftest import ServeEngine, Serving
 
 CUTS = 50
-BACK_SECONDS = 0.5
+BACK_SECONDS = 2.0
 MOST_TOKENS_AFTER_A_CUT = 3
-STEP_SECONDS = 0.02  # the tiny model alone makes a token per millisecond, faster than a cut
+STEP_SECONDS = 0.05  # the tiny model alone makes a token per millisecond, faster than a cut
 LONG = 500  # tokens of a prompt that takes three steps of 200
 PROMPT = [256, *b"the crow flies"]
 
