@@ -1,6 +1,6 @@
 PY := .venv/bin/python
 STAMP := .venv/.installed
-PROMPT ?= What is the capital of France?
+PROMPT ?= Write one sentence about a crow.
 export QUESTION := $(value PROMPT)# as it was typed: make expands no $ in it
 PIP := $(PY) -m pip --disable-pip-version-check
 

@@ -39,6 +39,15 @@ def test_the_terms_are_milliseconds_by_the_workers_own_rates(make: Make) -> None
     assert chosen.total_ms == pytest.approx(790.0)
 
 
+def test_a_short_prompt_takes_a_whole_step(make: Make) -> None:
+    """The step it goes into reads all weights, and serves the running sequences too."""
+    load = make.load(
+        running=3, prefill_tokens_per_s=1000.0, step_base_ms=10.0, step_per_sequence_ms=2.0
+    )
+    chosen = _chosen(make.book((make.facts(), load)), make.request(prompt_tokens=5))
+    assert chosen.prefill_ms == 10.0 + 4 * 2.0
+
+
 def test_the_prompt_of_a_claim_counts_once_promised_or_reported(make: Make) -> None:
     book = make.book((make.facts(), make.load(1, waiting=200)))
     book.promise("w0", make.promise("a", 1, pages=1, prompt=50))
@@ -66,7 +75,7 @@ def test_an_unknown_rate_is_the_slowest_known_one(make: Make) -> None:
 def test_without_any_known_rate_the_assumed_ones_are_slow(make: Make) -> None:
     load = make.load(prefill_tokens_per_s=None, step_base_ms=None, step_per_sequence_ms=None)
     chosen = _chosen(make.book((make.facts(), load)), make.request(prompt_tokens=10, max_tokens=2))
-    assert (chosen.ttft_ms, chosen.total_ms) == (100.0, 100.0 + 2 * 110.0)
+    assert (chosen.ttft_ms, chosen.total_ms) == (110.0, 110.0 + 2 * 110.0)
 
 
 def test_latency_takes_the_first_token_and_throughput_the_last(make: Make) -> None:
@@ -74,8 +83,8 @@ def test_latency_takes_the_first_token_and_throughput_the_last(make: Make) -> No
         (make.facts("first"), make.load(prefill_tokens_per_s=2000.0, step_base_ms=50.0)),
         (make.facts("last"), make.load(prefill_tokens_per_s=1000.0, step_base_ms=5.0)),
     )
-    latency = make.request(profile=Profile.LATENCY_OPTIMIZED)
-    throughput = make.request(profile=Profile.THROUGHPUT_OPTIMIZED)
+    latency = make.request(prompt_tokens=110, profile=Profile.LATENCY_OPTIMIZED)
+    throughput = make.request(prompt_tokens=110, profile=Profile.THROUGHPUT_OPTIMIZED)
     assert _chosen(book, latency).facts.id == "first"
     assert _chosen(book, throughput).facts.id == "last"
 
@@ -118,10 +127,11 @@ def test_within_one_percent_two_workers_are_equal(make: Make) -> None:
         (make.facts("a"), make.load(prefill_tokens_per_s=1000.0)),
         (make.facts("b"), make.load(prefill_tokens_per_s=1009.0)),
     )
-    chosen = {_chosen(book, make.request(f"r{n}")).facts.id for n in range(20)}
+    requests = [make.request(f"r{n}", prompt_tokens=100) for n in range(20)]
+    chosen = {_chosen(book, request).facts.id for request in requests}
     assert chosen == {"a", "b"}
     book.report("b", "e0", make.load(2, prefill_tokens_per_s=1020.0))
-    chosen = {_chosen(book, make.request(f"r{n}")).facts.id for n in range(20)}
+    chosen = {_chosen(book, request).facts.id for request in requests}
     assert chosen == {"b"}
 
 

@@ -1,8 +1,8 @@
 """How long would it take there? Predicted milliseconds, and the least of them.
 
 queue   = (prompts waiting there + promised since) / prefill rate
-prefill = prompt / prefill rate
-decode  = max_tokens * (step base + sequences with this one * step per sequence)
+prefill = prompt / prefill rate, but at least one step: it shares one with the running sequences
+decode  = max_tokens * step, step = step base + sequences with this one * step per sequence
 """
 
 import math
@@ -49,6 +49,7 @@ def _candidate(eligible: Eligible, request: Request, rates: Rates) -> Candidate:
     prefill_tokens_per_s, base_ms, per_sequence_ms = rates
     waiting = load.waiting_prompt_tokens + worker.promised_prompt_tokens
     sequences = load.running + load.held + worker.promised_sequences + 1
+    step_ms = base_ms + sequences * per_sequence_ms
     hole = load.largest_free_run_pages - worker.promised_pages  # if all were taken from that run
     return Candidate(
         facts=worker.facts,
@@ -57,8 +58,8 @@ def _candidate(eligible: Eligible, request: Request, rates: Rates) -> Candidate:
         hole_pages=hole if hole >= eligible.pages else None,
         promised_sequences=worker.promised_sequences,
         queue_ms=1000 * waiting / prefill_tokens_per_s,
-        prefill_ms=1000 * request.prompt_tokens / prefill_tokens_per_s,
-        decode_ms=eligible.max_tokens * (base_ms + sequences * per_sequence_ms),
+        prefill_ms=max(step_ms, 1000 * request.prompt_tokens / prefill_tokens_per_s),
+        decode_ms=eligible.max_tokens * step_ms,
     )
 
 
