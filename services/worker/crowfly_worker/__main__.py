@@ -8,13 +8,12 @@ from pathlib import Path
 import torch
 import uvloop
 
-from crowfly import models
+from crowfly import models, wire
 from crowfly.memory import HostMemoryReader
 from crowfly.service import Stop, announce, check_listen_or_exit, configure_logging
 from crowfly.settings import SettingsError, read_or_exit
 from crowfly.store import open_store
 from crowfly.tokenizer import Tokenizer
-from crowfly.v1 import common_pb2
 from crowfly_worker.engine.build import load_engine
 from crowfly_worker.engine.port import Engine
 from crowfly_worker.loading import describe, log_progress
@@ -80,7 +79,7 @@ async def _run(engine: Engine, tokenizer: Tokenizer, model: str, settings: Worke
 
 def _announce(worker: Worker) -> None:
     told = worker.registration
-    precision = common_pb2.Precision.Name(told.precision).removeprefix("PRECISION_").lower()
+    precision = wire.word(wire.PRECISIONS, told.precision)
     facts = {"worker_id": told.worker_id, "model": told.model.name, "precision": precision}
     announce("worker", {"address": told.address, **facts})
 
